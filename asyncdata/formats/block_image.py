@@ -22,6 +22,7 @@ from asyncdata.memory.block import Block
 from asyncdata.memory.bytesarray import BytesArray
 from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColumn, read_table
 from asyncdata.memory.leaf import BYTES, STR, Leaf, array_leaf
+from asyncdata.memory.own import own
 from asyncdata.memory.slabs import Slabs
 from asyncdata.memory.structure import LEAF, Structure
 from asyncdata.memory.wire import aligned
@@ -146,7 +147,8 @@ class ImageBuilder:
             elif isinstance(target, _Refs):
                 self._add_references(column, target)
             else:
-                target.items += [column.element(row) for row in range(len(column))]
+                # Of its own: the elements themselves go on, and whoever gets them may write to them.
+                target.items += [column.private(row) for row in range(len(column))]
         self._origins.append(block.origin)
         self.rows += len(block)
 
@@ -166,8 +168,7 @@ class ImageBuilder:
         for row in range(len(column)):
             value = column.element(row)
             if isinstance(value, BytesArray):
-                text = len(value) > 0 and isinstance(value[0], str)
-                leaf = Leaf("table", shape=(len(value),), text=text)
+                leaf = Leaf("table", shape=(len(value),), text=value.text)
                 self._put_table(target, value.views(), leaf)
             elif isinstance(value, str):
                 self._put(target, value.encode(), STR)
@@ -209,7 +210,8 @@ class ImageBuilder:
         refs: list[tuple[_Refs, npt.NDArray[np.int64]]] = []
         for column in self._columns:
             if isinstance(column, _Arrays):
-                array = np.ascontiguousarray(np.concatenate(column.parts))
+                # Without a type they would be in the byte order of this machine.
+                array = np.ascontiguousarray(np.concatenate(column.parts, dtype=column.parts[0].dtype))
                 specs.append(StoredArray(array.dtype.str, array.shape[1:], place(array)))
             elif isinstance(column, _Refs):
                 rows = np.array(column.rows, np.int64).reshape(-1, 2)
@@ -263,8 +265,7 @@ def _kind(column: Column) -> tuple[Any, ...]:
     if isinstance(column, ArrayColumn) and column.array.dtype.kind in DTYPE_KINDS:
         return ("array", column.array.dtype.str, column.array.shape[1:])
     if isinstance(column, RefColumn):
-        pickled = any(column.leaf_at(row).kind == "object" for row in range(len(column) if column.leaf is None else 1))
-        return ("objects",) if pickled else ("refs",)
+        return ("refs",) if _is_stored(column) else ("objects",)
     items = _items(column)
     types = set(map(type, items))
     if len(types) == 1 and issubclass(next(iter(types)), np.generic):
@@ -276,8 +277,40 @@ def _kind(column: Column) -> tuple[Any, ...]:
     return ("plain",) if all(type(item) in PLAIN for item in items) else ("objects",)
 
 
+def unpickled(column: Column) -> Column:
+    """The column, or its Python objects, so that an image is the same whether or not they came from a worker."""
+    if isinstance(column, RefColumn) and not _is_stored(column):
+        return ObjectColumn([column.element(row) for row in range(len(column))])
+    return column
+
+
+def _is_stored(column: RefColumn) -> bool:
+    """Whether all rows can be references in an image."""
+    leaves = [column.leaf_at(row) for row in range(len(column) if column.leaf is None else 1)]
+    return not any(
+        leaf.kind == "object" or (leaf.kind == "array" and np.dtype(leaf.dtype).kind not in DTYPE_KINDS)
+        for leaf in leaves
+    )
+
+
+_STRINGS: Final = frozenset((bytes, str, np.bytes_, np.str_))
+"""An instance of another class would be read back as one of these."""
+
+
+def _is_unicode(text: str) -> bool:
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _is_reference(item: Any) -> bool:
-    if isinstance(item, bytes | str) or type(item) is BytesArray:
+    if isinstance(item, str):
+        return type(item) in _STRINGS and _is_unicode(item)
+    if type(item) in _STRINGS or type(item) is BytesArray:
         return True
     return (type(item) is np.ndarray or isinstance(item, np.generic)) and item.dtype.kind in DTYPE_KINDS
 
@@ -308,7 +341,7 @@ def load(image: Image, memory: npt.NDArray[np.uint8], start: int, slabs: Slabs |
             columns.append(_references(spec, memory, start, slabs, count))
         else:
             items = spec.values if isinstance(spec, StoredPlain) else spec.items
-            columns.append(ObjectColumn([i.copy() if isinstance(i, np.ndarray) else i for i in items]))
+            columns.append(ObjectColumn(list(map(own, items))))
     return Block(image.structure, tuple(columns), origin, EMPTY)
 
 

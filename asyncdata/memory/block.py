@@ -91,10 +91,16 @@ class Block:
             column.release()
 
     def element(self, row: int) -> Element:
-        """One element as user code sees it: private copies of what lies in the arena."""
+        """One element, for reading only: with private copies of what lies in the arena, and views of other arrays."""
         if self.structure is LEAF:
             return self.columns[0].element(row)
         return unflatten(self.structure, (column.element(row) for column in self.columns))
+
+    def private(self, row: int) -> Element:
+        """One element as a function is given it, which may write to it."""
+        if self.structure is LEAF:
+            return self.columns[0].private(row)
+        return unflatten(self.structure, (column.private(row) for column in self.columns))
 
     def elements(self) -> list[Element]:
         """All of them."""

@@ -21,6 +21,7 @@ import numpy.typing as npt
 from asyncdata.memory.advance import Rows
 from asyncdata.memory.bytesarray import BytesArray
 from asyncdata.memory.leaf import Leaf
+from asyncdata.memory.own import own
 from asyncdata.memory.slabs import Slabs
 
 
@@ -64,8 +65,12 @@ class ArrayColumn:
         """Nothing is held."""
 
     def element(self, row: int) -> Any:
-        """One row as user code sees it."""
+        """One row, for reading only."""
         return self.array[row]
+
+    def private(self, row: int) -> Any:
+        """One row as a function is given it."""
+        return own(self.array[row])
 
 
 class ObjectColumn:
@@ -110,8 +115,12 @@ class ObjectColumn:
         """Nothing is held."""
 
     def element(self, row: int) -> Any:
-        """One row as user code sees it."""
+        """One row, for reading only."""
         return self.items[row]
+
+    def private(self, row: int) -> Any:
+        """One row as a function is given it."""
+        return own(self.items[row])
 
 
 def _object_bytes(item: Any) -> int:
@@ -218,10 +227,13 @@ class RefColumn:
         ]
 
     def element(self, row: int) -> Any:
-        """One row as user code sees it: a private copy."""
+        """One row, a private copy."""
         arena, leaf, (offset, length) = self.slabs.arena.array, self.leaf_at(row), self.rows[row].tolist()
         assert not leaf.unchecked, "a payload is read before its checksum is verified"
         return read_leaf(arena, offset, length, leaf)
+
+    private = element
+    """One row as a function is given it."""
 
 
 Column: TypeAlias = ArrayColumn | ObjectColumn | RefColumn

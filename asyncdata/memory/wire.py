@@ -22,6 +22,7 @@ from asyncdata.memory.advance import ORIGIN_WIDTH, Rows
 from asyncdata.memory.bytesarray import BytesArray
 from asyncdata.memory.columns import ArrayColumn, Column, RefColumn, read_leaf, read_table
 from asyncdata.memory.leaf import Leaf, is_plain
+from asyncdata.memory.own import own
 from asyncdata.memory.pickling import dumps
 from asyncdata.memory.structure import LEAF, Structure, map_leaves, unflatten
 from asyncdata.types import Element
@@ -204,10 +205,9 @@ class Rowset:
                 table = read_table(self._arena, offset, part.leaf.shape[0])
                 return BytesArray(self._arena, table, text=part.leaf.text)
             return read_leaf(self._arena, offset, length, part.leaf)
-        value = self._columns[column][row]
-        if part.kind == "array":
-            return value.copy() if isinstance(value, np.ndarray) else value
-        return value if view is None else as_views(value)
+        # Of an object that several rows have there is one copy for all of them.
+        value = own(self._columns[column][row])
+        return value if view is None or part.kind == "array" else as_views(value)
 
     def element(self, row: int, view: memoryview | None = None) -> Element:
         """One element.

@@ -108,7 +108,7 @@ def call_rows(
     until = time.monotonic() + LONG_STEP_S
     try:
         for row in range(min(len(block), limit)):
-            results.append(result := call(block.element(row), block.origin[row]))
+            results.append(result := call(block.private(row), block.origin[row]))
             nbytes += element_bytes(result)
             if nbytes >= most_bytes or time.monotonic() >= until:
                 break

@@ -25,6 +25,7 @@ import numpy.typing as npt
 from asyncdata.memory.advance import Rows
 from asyncdata.memory.bytesarray import BytesArray
 from asyncdata.memory.narrow import fits, half_of
+from asyncdata.memory.own import own
 from asyncdata.memory.returned import returned_nest
 from asyncdata.memory.structure import Structure, flatten
 from asyncdata.memory.wire import Rowset, Shape
@@ -106,7 +107,7 @@ def execute(arena: memoryview, program: Program, payload: bytes, need: Need, mar
             used, leaves, records = todo[count], [leaf[:count] for leaf in leaves], records[:count]
         return reply(DONE, count, *write_columns(array, task, records, structure, leaves, rooms, narrow=program.narrow))
     results = Results(array, task, rooms, rows, stack=program.stack, narrow=program.narrow)
-    view = arena if _takes_views(program) else None
+    view = arena.toreadonly() if _takes_views(program) else None
     failed, used = _call_each(program, rows, todo, task, view, results, failed, mark)
     status, offset, payloads, body = results.finish()
     return reply(status, len(results), offset, payloads, body)
@@ -164,7 +165,7 @@ def _call_each(
             for position, function in enumerate(program.functions):
                 kwargs = {}
                 if position:
-                    value = returned_nest(value)  # as if the maps were steps of their own
+                    value = own(returned_nest(value))  # as if the maps were steps of their own
                 if program.rng and program.rng[position]:
                     assert rows.origin is not None
                     kwargs["rng"] = generator(task.keys, rows.origin[row], program.depth + position)

@@ -101,6 +101,9 @@ SOURCES: Final[dict[str, Callable[[Path], ad.Dataset]]] = {
     "bytes": lambda _: ad.Dataset.from_tensor_slices([b"b" * n for n in range(COUNT)]),
     "texts": lambda _: ad.Dataset.from_tensor_slices(["é" * n for n in range(COUNT)]),
     "objects": lambda _: yielded(OBJECTS),
+    "one array": lambda _: ad.Dataset.from_tensors(np.arange(3)).repeat(4),
+    "an array again and again": lambda _: yielded([np.arange(3)] * 4),
+    "lists": lambda _: yielded([["a"], [b"b", np.arange(2)], ["c"] * 2]),
     "string tables": lambda _: yielded([ad.BytesArray.from_items([b"a", b"b" * n]) for n in range(COUNT)]),
     "tables of examples": lambda _: yielded([ad.BytesArray.from_items(EXAMPLES[:n]) for n in range(COUNT)]),
     "ragged": lambda _: yielded(
@@ -143,7 +146,10 @@ BEHIND: Final[dict[str, Step]] = {
     "padded": lambda ds: ds.padded_batch(2),
     "ragged": lambda ds: ds.ragged_batch(2),
     "apart": lambda ds: ds.unbatch(),
+    "shuffled": lambda ds: ds.shuffle(3, seed=1).batch(2),
     "prefetched": lambda ds: ds.prefetch(2).batch(2),
+    "twice": lambda ds: ds.repeat(2),
+    "cached": lambda ds: ds.cache().repeat(2),
 }
 
 # --- functions -------------------------------------------------------------------------------------------------------
@@ -176,6 +182,34 @@ def shape_of(value: Any) -> str:
     return f"{type(value).__name__}:{getattr(value, 'dtype', '')}{getattr(value, 'shape', '')}"
 
 
+def writes(*parts: Any) -> Any:
+    """A user function that writes to what it is given, and returns it."""
+    for part in parts:
+        write(part)
+    return same_element(*parts)
+
+
+def write(value: Any) -> None:
+    """Writes to everything in a value that can be written to."""
+    if isinstance(value, np.ndarray):
+        value[...] = np.flip(value)
+        if value.size and value.dtype.kind in "iuf":
+            value.reshape(-1)[:1] += 1
+    elif isinstance(value, ad.RaggedArray):
+        write(value.flat_values)
+    elif isinstance(value, list):
+        for part in value:
+            write(part)
+        value.append("written")
+    elif isinstance(value, np.void):
+        value[0] = 7
+    elif isinstance(value, set):
+        value.add("written")
+    elif isinstance(value, tuple | dict):
+        for part in value.values() if isinstance(value, dict) else value:
+            write(part)
+
+
 class Box:
     """An object that can be seen as an array."""
 
@@ -199,6 +233,12 @@ class Word(str):
     __slots__ = ()
 
 
+class Raw(bytes):
+    """Another one."""
+
+    __slots__ = ()
+
+
 MAKES: Final[dict[str, Callable[[int], Any]]] = {
     "int": lambda n: n,
     "float or int": lambda n: n if n % 2 else n / 2,
@@ -215,6 +255,14 @@ MAKES: Final[dict[str, Callable[[int], Any]]] = {
     "text": lambda n: "é" * (n % 9),
     "numpy text": lambda _: np.str_("b"),
     "word": lambda _: Word("b"),
+    "raw": lambda n: Raw(b"b" * (n % 3)),
+    "half a character": lambda n: "\ud800" if n % 3 else "é",
+    "other byte order": lambda _: np.arange(3, dtype=">f8"),
+    "other byte order of any length": lambda n: np.arange(n % 3, dtype=">i2"),
+    "records": lambda n: np.array([(n, 0.5)], [("a", np.int32), ("b", np.float64)]),
+    "void": lambda _: np.void(b"abc"),
+    "raw array": lambda _: np.array([b"ab", b"cd"], "V2"),
+    "array in columns": lambda n: np.asfortranarray(np.arange(6).reshape(2, 3) + n),
     "bytes or text": lambda n: b"b" if n % 2 else "b",
     "list": lambda n: [1, n],
     "list of any length": lambda n: [1.5] * (n % 4),
@@ -308,6 +356,7 @@ FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {
     "the same": same_element,
     "size": size,
     "described": described,
+    "writes": writes,
     "random": random_number,
 }
 
@@ -478,3 +527,131 @@ def test_ragged_arrays_are_refused_by_batch() -> None:
         with pytest.raises(ad.UnbatchableError, match="ragged_batch"):
             list(ds.batch(2))
         assert [batch.to_list() for batch, _ in ds.ragged_batch(4)] == [[[[1], [2, 3]]] * 4]
+
+
+HELD: Final = np.arange(8).reshape(4, 2)
+"""What elements of these tests are views or copies of."""
+OWN: Final[dict[str, Callable[[], ad.Dataset]]] = {
+    "slices": lambda: ad.Dataset.from_tensor_slices(HELD),
+    "records": lambda: ad.Dataset.from_tensor_slices(HELD.view([("a", np.int64), ("b", np.int64)])[:, 0]),
+    "nests": lambda: ad.Dataset.from_tensor_slices({"x": HELD, "n": [1, 2, 3, 4]}),
+    "one element": lambda: ad.Dataset.from_tensors(HELD).repeat(3),
+    "yielded": lambda: yielded([HELD[0], HELD[0], HELD[1]]),
+    "yielded lists": lambda: yielded([[HELD[0], "a"], [HELD[0], "b"]]),
+    "yielded nests": lambda: yielded([{"a": HELD[0]}, (HELD[0],)]),
+    "yielded ragged": lambda: yielded([ad.RaggedArray.from_nested_row_splits(HELD[:, 0], [np.array([0, 4])])] * 3),
+    "returned": lambda: ad.Dataset.range(3).map(lambda _: HELD),
+    "rows": lambda: ad.Dataset.from_tensors(HELD).unbatch(),
+    "rows of what was returned": lambda: ad.Dataset.range(2).map(lambda _: HELD).unbatch(),
+    "cached": lambda: ad.Dataset.from_tensor_slices(HELD).cache(),
+    "cached lists": lambda: yielded([["a", "b"], ["c"]]).cache(),
+    "batches": lambda: ad.Dataset.from_tensor_slices(HELD).batch(2),
+    "twice": lambda: ad.Dataset.from_tensor_slices(HELD).map(lambda x: (x, x)),
+}
+
+
+def test_functions_may_write_to_what_they_are_given() -> None:
+    """It changes neither other elements, nor later epochs, nor what the user holds."""
+    held = HELD.copy()
+    for name, make in OWN.items():
+        unwritten = outcome(make())
+        expected: list[Any] = []
+        for place in PLACES:
+            source = make()
+            parallel = None if place == "inline" else 2
+            written = source.map(writes, parallel, executor=place).map(writes, parallel, executor=place)
+            found, error = outcome(written.repeat(2))
+            assert error is None, (name, place)
+            expected = expected or found
+            half = len(found) // 2
+            assert found == expected, (name, place)
+            assert found[:half] == found[half:], (name, place)
+            assert found[:half] != unwritten[0], (name, place)
+            assert outcome(source) == unwritten, (name, place)
+            assert np.array_equal(HELD, held), (name, place)
+
+
+def test_functions_of_other_steps_may_write_too() -> None:
+    """Predicates, functions of a state, coroutines and vectorized functions see elements of their own."""
+
+    def holds(x: Any) -> bool:
+        x[...] = -1
+        return True
+
+    async def awaited(x: Any) -> Any:
+        x += 1
+        return x
+
+    def added(x: Any) -> Any:
+        x += 1
+        return x
+
+    held = HELD.copy()
+    ds = ad.Dataset.from_tensor_slices(HELD)
+    rows = held.tolist()
+    for step in (ds.filter(holds), ds.take_while(holds)):
+        assert [x.tolist() for x in step] == rows
+    assert [x.tolist() for x in ds.scan(0, lambda state, x: (state, added(x)))] == (held + 1).tolist()
+    assert [x.tolist() for x in ds.map(awaited, 2)] == (held + 1).tolist()
+    assert [x.tolist() for x in ds.map(added, vectorized=True)] == (held + 1).tolist()
+    inner = ds.flat_map(lambda x: ad.Dataset.from_tensors(added(x)))
+    assert [x.tolist() for x in inner] == (held + 1).tolist()
+    assert np.array_equal(HELD, held)
+
+
+def test_views_that_functions_are_promised_are_read_only() -> None:
+    """They are parts of records that other functions see, too."""
+    for place in PLACES:
+        ds = ad.Dataset.from_tensor_slices([b"a", b"b"]).batch(1).unbatch()
+        views = ds.map(lambda view: view.readonly, None if place == "inline" else 2, executor=place, zero_copy=True)
+        assert all(views), place
+
+
+def test_what_a_cache_in_memory_gives_is_what_was_put_in() -> None:
+    """In every epoch and from every place, whatever functions return."""
+    for kind, make in MAKES.items():
+        expected: Any = None
+        for place in PLACES:
+            ds = ad.Dataset.range(4).map(
+                lambda n, make=make: make(int(n)), None if place == "inline" else 2, executor=place
+            )
+            found, error = outcome(ds.cache().repeat(2))
+            expected = expected or found
+            assert error is None, (kind, place)
+            assert len(found) == 8, (kind, place)
+            assert found == expected, (kind, place)
+            assert found[:4] == found[4:], (kind, place)
+
+
+def test_nobody_changes_what_a_cache_keeps() -> None:
+    """Neither who is given its elements, nor who made them."""
+    for make in (lambda: [["a"], ["b"]], lambda: [np.array([{1}, None]), np.array([(1,)], [("a", int)])]):
+        items = make()
+        expected = [plain(item) for item in items]
+        ds = yielded(items).cache()
+        for _ in range(3):
+            found = list(ds)
+            assert [plain(item) for item in found] == expected
+            for item in (*found, *items):
+                write(item)
+
+
+@pytest.mark.parametrize("kind", ["table", "table of texts", "none", "raw array"])
+def test_a_cache_file_takes_the_same_from_every_place(kind: str, tmp_path: Path) -> None:
+    """Empty tables are written too, and what cannot be written is refused before it is read."""
+    outcomes = []
+    for place in PLACES:
+        ds = ad.Dataset.range(4).map(returning(kind), None if place == "inline" else 2, executor=place)
+        found, error = outcome(ds.cache(str(tmp_path / place)).repeat(2))
+        assert (error is None) == (kind != "raw array")
+        assert error is not None or found[:4] == found[4:]
+        outcomes.append((found, error and error[0]))
+    assert outcomes == [outcomes[0]] * 3
+
+
+@pytest.mark.parametrize("kind", ["void", "raw array"])
+def test_raw_bytes_of_numpy_are_in_no_batch(kind: str) -> None:
+    """Whatever makes the batches, and wherever the function ran."""
+    for place, behind in itertools.product(PLACES, ["batch", "padded", "ragged", "shuffled"]):
+        ds = ad.Dataset.range(7).map(returning(kind), None if place == "inline" else 2, executor=place)
+        assert outcome(BEHIND[behind](ds)) == ([], ad.UnbatchableError), (place, behind)

@@ -13,11 +13,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-import numpy as np
-
 from asyncdata.memory.advance import EMPTY, NO_ORIGINS, Mark, Rows
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColumn
+from asyncdata.memory.own import own
 from asyncdata.memory.slabs import Slabs
 from asyncdata.memory.structure import LEAF, Structure
 from asyncdata.runtime.stage import Stage, StageContext
@@ -110,7 +109,7 @@ def private(column: Column) -> Column:
         return ArrayColumn(column.array.copy())
     if isinstance(column, RefColumn):
         return ObjectColumn([column.element(row) for row in range(len(column))])
-    return ObjectColumn([item.copy() if isinstance(item, np.ndarray) else item for item in column.items])
+    return ObjectColumn(list(map(own, column.items)))
 
 
 def materialized_leaf(column: Column, origin: Rows) -> Materialized:

@@ -108,7 +108,7 @@ def _of_references(column: RefColumn, size: int) -> Stack:
     first = column.leaf_at(0)
     if column.leaf is None and any(column.leaf_at(row) != first for row in range(len(column))):
         return _of_objects(_elements(column), size)
-    if first.kind in ("object", "table"):
+    if first.kind in ("object", "table") or (first.kind == "array" and np.dtype(first.dtype).kind in _NO_ARRAYS):
         return _of_objects(_elements(column), size)
     if first.kind in ("bytes", "str"):
         return Kept(Leaf("table", shape=(size,), text=first.kind == "str"), column.rows)

@@ -118,7 +118,7 @@ def _of_references(column: RefColumn) -> Values | None:
         if column.leaf is None and any(column.leaf_at(row).kind != first.kind for row in range(len(column))):
             return None
         return Strings(column.rows, [], first.kind == "str")
-    if first.kind != "array":
+    if first.kind != "array" or np.dtype(first.dtype).kind in _NO_NUMBERS:
         return None
     arena = column.slabs.arena.array
     arrays = []

@@ -298,7 +298,8 @@ class InterleaveStage(Stage):
             if self._tracks is not None and block.advance.used is not None:
                 used, rest = block.advance.used.by_row()
                 self._tracks.drop(rest)
-            self._elements.extend(zip(block.elements(), block.origin, itertools.count(first), used))
+            elements = map(block.private, range(len(block)))
+            self._elements.extend(zip(elements, block.origin, itertools.count(first), used))
         finally:
             block.release()
 

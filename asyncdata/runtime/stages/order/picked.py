@@ -140,7 +140,7 @@ class PickedStage(Stage):
                     stage=self.label,
                 )
             try:
-                named = list(zip(block.elements(), block.origin, strict=True))
+                named = list(zip(map(block.private, range(len(block))), block.origin, strict=True))
             finally:
                 block.release()
             for element, origin in named:

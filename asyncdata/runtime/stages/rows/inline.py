@@ -153,7 +153,7 @@ class AsyncMapStage(Stage):
             call = _Call(block.origin[row : row + 1], advance, self._rows)
             self._rows += 1
             self._calls.append(call)
-            task = self.context.spawn(self._run(call, block.element(row)))
+            task = self.context.spawn(self._run(call, block.private(row)))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         if rest.has_news:

@@ -3,7 +3,7 @@
 How many elements a block holds depends on how the data arrived, so the function must treat every row alike and by
 itself; then any blocking gives the same elements.
 
-    rows of the block      [3, 1, 4]        one array per leaf, read-only: what the function returns it makes itself
+    rows of the block      [3, 1, 4]        one array per leaf, a copy that the function may write to
     function               lambda x: 2 * x
     rows of its result     [6, 2, 8]        one array (or `BytesArray`) per leaf, as many rows
 """
@@ -19,6 +19,7 @@ from asyncdata.memory.advance import Rows
 from asyncdata.memory.block import Block
 from asyncdata.memory.bytesarray import BytesArray
 from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColumn
+from asyncdata.memory.own import own
 from asyncdata.memory.structure import Structure, flatten, leaf_names, unflatten
 from asyncdata.runtime.stage import Stage, StageContext
 from asyncdata.workers.calling import explain_call, no_coroutine
@@ -73,18 +74,15 @@ class VectorizedMapStage(Stage):
 
 
 def _array_of(column: Column) -> Any:
-    """A leaf of all rows, read-only; byte strings and texts as a BytesArray of private memory."""
+    """A leaf of all rows, in private memory; byte strings and texts as a BytesArray."""
     if isinstance(column, ArrayColumn):
-        array = column.array.view()
-    elif isinstance(column, RefColumn) and column.leaf is not None and column.leaf.kind in ("bytes", "str"):
+        return own(column.array)
+    if isinstance(column, RefColumn) and column.leaf is not None and column.leaf.kind in ("bytes", "str"):
         return BytesArray.copied(column.slabs.arena.array, column.rows, text=column.leaf.kind == "str")
-    else:
-        items = [column.element(row) for row in range(len(column))]
-        if all(isinstance(item, bytes) for item in items) or all(isinstance(item, str) for item in items):
-            return BytesArray.from_items(items)
-        array = np.asarray(items)
-    array.flags.writeable = False
-    return array
+    items = [column.element(row) for row in range(len(column))]
+    if all(isinstance(item, bytes) for item in items) or all(isinstance(item, str) for item in items):
+        return BytesArray.from_items(items)
+    return np.array(items)
 
 
 def _column_of(leaf: Any, name: str, rows: int) -> Column:

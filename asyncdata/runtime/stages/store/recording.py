@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from asyncdata.formats.block_image import ImageBuilder
+from asyncdata.formats.block_image import ImageBuilder, unpickled
 from asyncdata.memory.advance import EMPTY
 from asyncdata.memory.block import Block
 from asyncdata.runtime.stage import BLOCK_ROWS, Pause
@@ -31,12 +31,10 @@ class Recorder:
 
     async def keep(self, block: Block) -> None:
         """Copies the rows of a block, so many at a time that no image becomes much too large."""
-        if not self._builder.takes(block):
-            await self._flush()
         rows = max(1, len(block) * self._image_bytes // (block.nbytes + 48 * len(block)))
         for start in range(0, len(block), rows):
             some = slice(start, min(start + rows, len(block)))
-            columns = tuple(rows_of(column, some) for column in block.columns)
+            columns = tuple(unpickled(rows_of(column, some)) for column in block.columns)
             part = Block(block.structure, columns, block.origin[some], EMPTY)
             if not self._builder.takes(part):
                 await self._flush()

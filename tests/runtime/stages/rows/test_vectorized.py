@@ -27,7 +27,7 @@ def test_any_blocking_gives_the_same(kind: Kinds) -> None:
 
 
 def test_leaves_arrive_as_arrays_of_rows_and_leave_as_elements() -> None:
-    """Numbers as read-only arrays, byte strings and texts as BytesArray; results nest as they like."""
+    """Numbers as arrays of their own, byte strings and texts as BytesArray; results nest as they like."""
     seen: list[Any] = []
 
     def function(element: dict[str, Any]) -> Any:
@@ -41,7 +41,7 @@ def test_leaves_arrive_as_arrays_of_rows_and_leave_as_elements() -> None:
         (4, b"", [2, 2]),
         (6, b"ccc", [3, 3]),
     ]
-    assert seen == [(np.ndarray, False, BytesArray, first) for first in "xy"]  # one element, then the others
+    assert seen == [(np.ndarray, True, BytesArray, first) for first in "xy"]  # one element, then the others
 
 
 @pytest.mark.parametrize("result", [3, [1, 2, 3], np.arange(2), np.int64(5)])
