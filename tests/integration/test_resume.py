@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import cloudpickle  # type: ignore[import-untyped]
+import cloudpickle  # type: ignore[import-untyped]  # ships no types
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings

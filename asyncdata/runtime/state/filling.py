@@ -93,6 +93,6 @@ def brought_back(plan: Node, fillings: Sequence[Filling | None]) -> Node:
 
     def change(old: Node, new: Node) -> Node:
         other = others.get(id(old.cell)) if isinstance(old, Cache) else None
-        return new if other is None else dataclasses.replace(new, cell=other)  # type: ignore[call-arg]
+        return new if other is None else dataclasses.replace(new, cell=other)  # type: ignore[call-arg]  # caches have it
 
     return rebuilt(plan, change)
