@@ -203,8 +203,14 @@ def choice(name: str, value: Any, allowed: Sequence[Any]) -> Any:
 
 def suggestion(word: str, known: Iterable[str]) -> str:
     """Returns ``; did you mean 'x'?`` if a known word is similar, else an empty text."""
-    nearest = difflib.get_close_matches(word, known, n=1)
-    return f"; did you mean {nearest[0]!r}?" if nearest else ""
+    names = {name.lower(): name for name in known}
+    # Of a short word one letter is much: half of 's4' is right.
+    nearest = difflib.get_close_matches(word.lower(), names, n=1, cutoff=0.5 if len(word) <= _SHORT else 0.6)
+    return f"; did you mean {names[nearest[0]]!r}?" if nearest else ""
+
+
+_SHORT: Final = 3
+"""Letters of a word of which half may be wrong."""
 
 
 def unexpected_keyword(owner: str, word: str, known: Iterable[str]) -> TypeError:

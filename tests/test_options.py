@@ -151,6 +151,10 @@ def test_a_wrong_name_is_answered_with_the_right_one() -> None:
     [
         ({"gss": {}}, "'gss', but there is no such URL scheme; did you mean 'gs'?"),
         ({"htp": {}}, "did you mean 'http'?"),
+        ({"s4": {}}, "did you mean 's3'?"),
+        ({"gz": {}}, "did you mean 'gs'?"),
+        ({"GS": {}}, "did you mean 'gs'?"),
+        ({"HTTPS": {}}, "did you mean 'https'?"),
         ({"sftpp": {}}, "did you mean 'sftp'?"),
         ({"gs": {"tokn": "hush"}}, "storage['gs'] has the unknown option 'tokn'; did you mean 'token'?"),
         ({"gcs": {"endpoint": "hush"}}, "'endpoint'; did you mean 'endpoint_url'?"),
