@@ -6,6 +6,8 @@ import json
 from typing import Any
 
 import asyncdata as ad
+from asyncdata.planner.fingerprint import fingerprint
+from asyncdata.runtime.state.document import with_checksum
 from fake_gcs import FakeGCS
 
 
@@ -21,3 +23,9 @@ def read_after_resume(
     with ad.Runtime(options):
         rest = list(dataset.iterator(state=state))
     return state, rest, sum(entry.sent for entry in list(server.journal)[before:] if entry.range)
+
+
+def of_version(state: dict[str, Any], dataset: ad.Dataset, version: int) -> dict[str, Any]:
+    """The state as one of an earlier version, before 4, has it."""
+    plan = fingerprint(dataset._node, exact=False)
+    return with_checksum({**state, "asyncdata_state": version, "plan": plan})

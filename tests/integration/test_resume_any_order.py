@@ -17,9 +17,9 @@ import pytest
 
 import asyncdata as ad
 from asyncdata.runtime.state import left_in_files
-from asyncdata.runtime.state.document import tracks_from_json, with_checksum
+from asyncdata.runtime.state.document import tracks_from_json
 from fake_gcs import FakeGCS
-from tests.integration.resumed_reads import read_after_resume
+from tests.integration.resumed_reads import of_version, read_after_resume
 from tests.integration.shards import BUCKET, gs_storage, put_shards, records, shard_bytes
 from tests.samples import samples
 
@@ -332,5 +332,5 @@ def test_states_of_version_3_are_read(folder: Path) -> None:
     whole = Counter(dataset)
     with dataset.iterator() as it:
         begun = [next(it) for _ in range(120)]
-        state = with_checksum({**state_of(it), "asyncdata_state": 3})
+        state = of_version(state_of(it), dataset, 3)
     assert Counter(begun + list(dataset.iterator(state=state))) == whole

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 import asyncdata as ad
-from asyncdata.runtime.state.document import with_checksum
 from fake_gcs import FakeGCS
-from tests.integration.resumed_reads import read_after_resume
+from tests.integration.resumed_reads import of_version, read_after_resume
 from tests.integration.shards import BUCKET, gs_storage, put_shards, records, shard_bytes
 from tests.samples import samples
 
@@ -293,6 +292,6 @@ def test_states_of_version_1_are_read(folder: Path) -> None:
     with dataset.iterator() as it:
         for _ in range(60):
             next(it)
-        state = with_checksum({**state_of(it), "asyncdata_state": 1})
+        state = of_version(state_of(it), dataset, 1)
         rest = list(it)
     assert list(dataset.iterator(state=state)) == rest
