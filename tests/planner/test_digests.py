@@ -9,6 +9,7 @@ import enum
 import fractions
 import functools
 import importlib
+import itertools
 import pathlib
 import re
 import sys
