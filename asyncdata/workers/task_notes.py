@@ -73,9 +73,7 @@ class TaskSpans:
         if sent_s is None or self.ring is None:
             return
         noted, began_s, ended_s, waited_s = _NOTE.unpack_from(self._region, ticket % _SLOTS * _NOTE.size)
-        ran_s = (ended_s or now) - began_s
-        if noted != ticket:  # it was never begun
-            began_s, ran_s, waited_s = sent_s - 1e-9, 0.0, 0.0
-        times = [int(seconds * 1e9) for seconds in (began_s - sent_s, ran_s, waited_s)]
-        values = ticket, self._pid, *times
+        never_begun = (-1, 0, 0)
+        times = (int(seconds * 1e9) for seconds in (began_s - sent_s, (ended_s or now) - began_s, waited_s))
+        values = ticket, self._pid, *(times if noted == ticket else never_begun)
         self.ring.add_task(label, self._name, sent_s, now, values, failed=failed, killed=killed)
