@@ -32,7 +32,9 @@ _OUR_OWN: Final = __name__.partition(".")[0]
 _ENCODING: Final = ("utf-8", "surrogatepass")
 _ITEMS: Final = 1 << 16
 _FEW: Final = 1 << 10
+"""Items of which the checksum of an array is formed; of objects, which have to be written as text, fewer."""
 _STATE: Final = 2
+"""Where the state is in what pickle makes of an object."""
 _BATCH_SIZE: Final = re.compile(r"^((?:padded_|ragged_)?batch)\(size=\d+(?:, )?")
 
 
@@ -126,7 +128,7 @@ def _text(value: Any) -> str:
 
 
 def _made_of(value: Any) -> list[Any]:
-    """What an object of this package is made of, as pickle has it; nothing where that is a secret of its own."""
+    """What an object of this package is made of, as pickle has it; nothing where pickle refuses it."""
     try:
         reduced = value.__reduce_ex__(4)
     except (TypeError, AttributeError):
@@ -147,7 +149,7 @@ def _without_names(state: Any) -> Any:
 
 
 def _sum(array: npt.NDArray[Any]) -> int:
-    """A checksum of an array: of a large one, of 65,536 of its items, because each iterator forms it."""
+    """A checksum of an array; of a large one, of items at equal distances, because each iterator forms it."""
     items = array.ravel()[:: max(1, array.size // _ITEMS)]
     if items.dtype.hasobject:
         return zlib.crc32(", ".join(map(_text, items[:: max(1, len(items) // _FEW)].tolist())).encode(*_ENCODING))
