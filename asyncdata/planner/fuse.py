@@ -32,6 +32,27 @@ Those that skip batches are none of them: a value that does not fit would be an 
 """
 
 
+def gather_maps(node: Node, options: Options) -> Node:
+    """Options that stand among the maps in front of a `Batch` go before them, so that the maps can become one task.
+
+    Options of the pipeline hold wherever they stand, and those of storage for sources, of which a map is none.
+    """
+    del options
+    if not isinstance(node, Batch):
+        return node
+    steps: list[Map | WithOptions] = []
+    below = node.input
+    while isinstance(below, Map | WithOptions):
+        steps.append(below)
+        below = below.input
+    gathered = [step for step in steps if isinstance(step, Map)] + [step for step in steps if not isinstance(step, Map)]
+    if gathered == steps:
+        return node
+    for step in reversed(gathered):
+        below = step.with_inputs((below,))
+    return node.with_inputs((below,))
+
+
 def fuse_map_batch(node: Node, options: Options) -> Node:
     """`Map` in workers followed by `Batch`: the workers write the rows of the finished batch themselves."""
     if not isinstance(node, Batch) or not isinstance(node.input, Map) or node.input.executor not in _POOLED:

@@ -15,7 +15,7 @@ from asyncdata.plan.combining import Concatenate
 from asyncdata.plan.node import Node, rebuilt
 from asyncdata.plan.sources import TFRecordFile
 from asyncdata.plan.transformations import Interleave, Map, Prefetch, Repeat, Shuffle, WithOptions
-from asyncdata.planner.fuse import fuse_map_batch, fuse_maps, reads_rows
+from asyncdata.planner.fuse import fuse_map_batch, fuse_maps, gather_maps, reads_rows
 from asyncdata.planner.recipe import keep_recipe
 from asyncdata.planner.shards import NOTHING_BEHIND, Behind, refuse_overlap
 
@@ -54,7 +54,7 @@ def place_map(node: Node, options: Options) -> Node:
     return dataclasses.replace(node, executor=executor, parallelism=parallelism)
 
 
-RULES: Final[tuple[Rule, ...]] = (keep_recipe, place_map, fuse_map_batch, fuse_maps)
+RULES: Final[tuple[Rule, ...]] = (keep_recipe, place_map, gather_maps, fuse_map_batch, fuse_maps)
 
 
 def rewrite(node: Node, options: Options, behind: Behind = NOTHING_BEHIND) -> Node:

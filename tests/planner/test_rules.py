@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import pickle
 from collections.abc import Callable
 from typing import Any
@@ -22,6 +23,7 @@ from asyncdata.plan.transformations import (
     MapBatch,
     Shuffle,
     Take,
+    WithOptions,
 )
 from asyncdata.planner.rules import RULES, rewrite, tasks_verify
 
@@ -197,6 +199,29 @@ def test_any_number_of_maps_and_batch_become_one_step(count: int) -> None:
     assert node.functions == functions
     assert node.rng == tuple(number % 2 == 0 for number in range(count))
     assert node.depth == plan.depth + 1
+
+
+@pytest.mark.parametrize("places", [*itertools.product((False, True), repeat=4)])
+def test_options_among_maps_do_not_part_them(places: tuple[bool, ...]) -> None:
+    """They hold for the whole pipeline, or for its sources: with or without them the maps are one task."""
+    plan: Node = NUMBERS
+    said = []
+    for number, place in enumerate(places):
+        if place:
+            said.append(Options(storage={"gs": {"project": str(number)}}))
+            plan = WithOptions(input=plan, options=said[-1])
+        if number < 3:
+            plan = mapped(plan, functools.partial(pow, exp=number), parallelism=2, rng=True)
+    node = rewrite(Batch(input=plan, size=3, drop_remainder=False), Options())
+    assert kinds(node) == ["MapBatch", *["WithOptions"] * len(said), "Range"]
+    assert isinstance(node, MapBatch)
+    assert [function.keywords["exp"] for function in node.functions if isinstance(function, functools.partial)] == [
+        0,
+        1,
+        2,
+    ]
+    assert node.depth == plan.depth + 1
+    assert [found.options for found in walk(node) if isinstance(found, WithOptions)] == said[::-1]
 
 
 @pytest.mark.parametrize(
