@@ -6,7 +6,7 @@ Examples of 4 KB as batches of 64 from shards that are read in turn, over a stor
 is taken at a part of the epoch, and a new Runtime begins there; beside it another one begins at the beginning, which
 with a shuffle fills its buffer first. Requests and bytes are the server's count up to the end of the epoch, and are
 compared with the bytes that were left to read. Behind `shard` the order is fixed, and a state also says which elements
-were delivered. Server and client share one process, so that times are ratios at best.
+were delivered. The server is a process of its own on the same machine, so that times are ratios at best.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from typing import Any, Final
 import asyncdata as ad
 from benchmarks.conditions import conditions
 from benchmarks.measure import in_turn
+from benchmarks.servers import Server, fake_gcs
 from benchmarks.table import markdown, median_cell
-from fake_gcs import FakeGCS, Latency, Profile
 
 BUCKET: Final = "resume"
 RECORD_BYTES: Final = 4096
@@ -87,13 +87,11 @@ class Resumed:
 def measure(sizes: Sizes, folder: Path, note: Callable[[str], None]) -> dict[str, list[Resumed]]:
     """Everything that is varied, in turn."""
     note(f"writing {sizes.shards} shards")
-    with FakeGCS(buckets=[BUCKET]) as server:
-        for shard in range(sizes.shards):
-            path = folder / "shard"
-            with ad.TFRecordWriter(path) as writer:
-                writer.write_many([b"%08d" % n * (RECORD_BYTES // 8) for n in range(sizes.records)])
-            server.put(BUCKET, f"shard-{shard:05d}.tfrecord", path.read_bytes())
-        server.profile = Profile(name="resume", latency=Latency(median_s=0.02))
+    (folder / BUCKET).mkdir()
+    for shard in range(sizes.shards):
+        with ad.TFRecordWriter(folder / BUCKET / f"shard-{shard:05d}.tfrecord") as writer:
+            writer.write_many([b"%08d" % n * (RECORD_BYTES // 8) for n in range(sizes.records)])
+    with fake_gcs(folder, {"name": "resume", "latency": {"median_s": 0.02}}, buckets=[BUCKET]) as server:
         runs = {
             json.dumps([order, buffer, part]): functools.partial(_run, sizes, server, order, buffer, part)
             for order, buffer, part in itertools.product(("fixed", "any", "sharded"), sizes.buffers, sizes.parts)
@@ -101,7 +99,7 @@ def measure(sizes: Sizes, folder: Path, note: Callable[[str], None]) -> dict[str
         return in_turn(sizes.rounds, runs, note, 1800.0)
 
 
-def _run(sizes: Sizes, server: FakeGCS, order: str, buffer: int, part: float) -> Resumed:
+def _run(sizes: Sizes, server: Server, order: str, buffer: int, part: float) -> Resumed:
     files = ad.Dataset.list_files(f"gs://{BUCKET}/shard-*.tfrecord", shuffle=False)
     if order == "sharded":
         files = files.shard(1, 0)
@@ -123,9 +121,9 @@ def _run(sizes: Sizes, server: FakeGCS, order: str, buffer: int, part: float) ->
                 asked.append(time.perf_counter() - began)
     text = json.dumps(state)
     cold_s, _ = _first_batch(dataset, options, None)
-    before = len(server.journal)
+    server.take_journal()
     first_s, _ = _first_batch(dataset, options, json.loads(text), whole=True)
-    entries = [entry for entry in list(server.journal)[before:] if entry.range]
+    entries = [entry for entry in server.take_journal() if entry["range"]]
     left = (records - batches * BATCH) * (RECORD_BYTES + 16)
     return Resumed(
         state_s=statistics.median(asked),
@@ -133,7 +131,7 @@ def _run(sizes: Sizes, server: FakeGCS, order: str, buffer: int, part: float) ->
         first_s=first_s,
         cold_s=cold_s,
         requests=len(entries),
-        read=sum(entry.sent for entry in entries) / left,
+        read=sum(entry["sent"] for entry in entries) / left,
     )
 
 

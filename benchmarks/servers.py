@@ -81,6 +81,14 @@ class Server:
         request = urllib.request.Request(f"{self.url}/_fake_gcs/profile", data=body, method="PUT")  # noqa: S310 -- our own server
         urllib.request.urlopen(request, timeout=60).close()  # noqa: S310 -- our own server
 
+    def take_journal(self) -> list[dict[str, Any]]:
+        """What was asked since it was asked last, see `fake_gcs.journal.Entry`; ``fake_gcs`` on plain HTTP only."""
+        url = f"{self.url}/_fake_gcs/journal"
+        with urllib.request.urlopen(url, timeout=60) as answer:  # noqa: S310 -- our own server
+            entries = [json.loads(line) for line in answer]
+        urllib.request.urlopen(urllib.request.Request(url, method="DELETE"), timeout=60).close()  # noqa: S310 -- our own server
+        return entries
+
 
 @contextlib.contextmanager
 def fake_gcs(
