@@ -10,14 +10,21 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice, pairwise
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
 
 from asyncdata.memory.advance import Rows, State
 from asyncdata.memory.used import NO_PAIRS
-from asyncdata.runtime.state.left_in_files import LeftInFiles, Undelivered, positions_by_track, worth_reading
+from asyncdata.runtime.state.left_in_files import (
+    LeftInFiles,
+    Undelivered,
+    are_spread,
+    positions_by_track,
+    worth_reading,
+)
+from asyncdata.runtime.state.places import Places
 from asyncdata.runtime.state.tracks import (
     BEGINNING,
     WHOLE,
@@ -114,7 +121,7 @@ class _Track:
     def saved(self) -> SavedTrack:
         position, (mark, skip) = self.bases[0]
         state = State(mark, skip + self.at - position)
-        value = tuple(value for number, value in islice(self.carried, 1) if number <= self.at)
+        value = (self.carried[0][1],) if self.carried and self.carried[0][0] <= self.at else ()
         return SavedTrack(self.owner, self.step, self.at, self.later, self.total, state, value=value)
 
     def later_base(self, known: Rows) -> tuple[int, State, int] | None:
@@ -323,22 +330,31 @@ class Delivered:
             return
         found = []
         for number, (row, known) in positions_by_track(places).items():
-            base = self._tracks[number].later_base(known)
-            if base is not None:
-                found.append((number, row, base))
+            track = self._tracks[number]
+            base = track.later_base(known)
+            if base is None:
+                continue
+            begin, _, count = base
+            elements = begin - track.bases[0][0]
+            # It does not go back to where it began.
+            if track.bases[0][0] > track.at:
+                self._begin_at(saved[number], places, row, base)
+            elif are_spread(count, elements):
+                found.append((number, row, base, elements))
         if not found:
             return
-        elements = np.array([begin - self._tracks[number].bases[0][0] for number, _, (begin, _, _) in found])
-        counts = np.array([count for _, _, (_, _, count) in found])
-        rows = np.concatenate([np.arange(row, row + count) for _, row, (_, _, count) in found])
-        is_worth = worth_reading(places.chosen(rows), np.cumsum(counts) - counts, elements)
-        for (number, row, (begin, state, count)), is_better in zip(found, is_worth.tolist(), strict=True):
-            track = self._tracks[number]
-            # It does not go back to where it began.
-            if is_better or track.bases[0][0] > track.at:
-                made = saved[number]
-                made.state, made.begin, made.bare = state, begin, track.left_bare
-                made.lying = places.between(row, row + count)
+        passed = np.array([elements for _, _, _, elements in found])
+        counts = np.array([count for _, _, (_, _, count), _ in found])
+        rows = np.concatenate([np.arange(row, row + count) for _, row, (_, _, count), _ in found])
+        is_worth = worth_reading(places.chosen(rows), np.cumsum(counts) - counts, passed)
+        for (number, row, base, _), is_better in zip(found, is_worth.tolist(), strict=True):
+            if is_better:
+                self._begin_at(saved[number], places, row, base)
+
+    def _begin_at(self, saved: SavedTrack, places: Places, row: int, base: tuple[int, State, int]) -> None:
+        saved.begin, saved.state, count = base
+        saved.bare = self._tracks[saved.number].left_bare
+        saved.lying = places.between(row, row + count)
 
     def _settle(self) -> None:
         touched, self._ended = self._ended, []

@@ -30,6 +30,11 @@ _REQUEST_BYTES: Final = 1 << 15
 
 _POSITION_BITS: Final = 40
 
+_NOTHING_LEFT: Final = np.iinfo(np.int64).max
+
+_MOST_SPREAD: Final = 1 << 12
+"""If the numbers of tracks lie closer together, they are looked up in a table."""
+
 
 class Undelivered(NamedTuple):
     """What was not delivered of tracks.
@@ -46,13 +51,12 @@ class Undelivered(NamedTuple):
 
     def select(self, pairs: Rows) -> Rows:
         """Which of these (track, position) are not delivered, by both; none of tracks that are not known any more."""
-        track = np.searchsorted(self.numbers, pairs[:, 0])
-        known = np.flatnonzero(self.numbers[np.minimum(track, len(self.numbers) - 1)] == pairs[:, 0])
-        track, position = track[known], pairs[known, 1]
-        left = position >= self.at[track]
-        known, keys = known[left], (track[left] << _POSITION_BITS) + position[left]
-        order = np.argsort(keys)
-        known, keys = known[order], keys[order]
+        track, position = self._index(pairs[:, 0]), pairs[:, 1]
+        # Of a track that is not known any more the index is the last one, which says that all was delivered.
+        left = np.flatnonzero(position >= np.append(self.at, _NOTHING_LEFT)[track])
+        keys = (track[left] << _POSITION_BITS) + position[left]
+        order = np.argsort(keys, kind="stable")  # which finds that blocks are in order
+        known, keys = left[order], keys[order]
         counts = [len(later) for later in self.later]
         if any(counts):
             delivered = np.concatenate(self.later) + np.repeat(np.arange(len(counts)) << _POSITION_BITS, counts)
@@ -60,6 +64,19 @@ class Undelivered(NamedTuple):
             known = known[delivered[place] != keys]
         rows: Rows = known
         return rows
+
+    def _index(self, numbers: Rows) -> Rows:
+        """Which of the tracks these are; -1 for those that are not known."""
+        first, last = int(self.numbers[0]), int(self.numbers[-1])
+        if last - first < _MOST_SPREAD:
+            # One place for each number, and one at the end for those that are not among them.
+            places = np.full(last - first + 2, -1)
+            places[self.numbers - first] = np.arange(len(self.numbers))
+            near = numbers - first
+            np.clip(near, -1, last - first + 1, out=near)
+            return places.take(near)
+        index = np.minimum(np.searchsorted(self.numbers, numbers), len(self.numbers) - 1)
+        return np.where(self.numbers[index] == numbers, index, -1)
 
 
 class LeftInFiles:
@@ -115,6 +132,11 @@ def positions_by_track(places: Places) -> dict[int, tuple[int, Rows]]:
     begins = [0, *(np.flatnonzero(tracks[1:] != tracks[:-1]) + 1).tolist()]
     ends = [*begins[1:], len(tracks)]
     return {int(tracks[a]): (a, positions[a:b]) for a, b in zip(begins, ends, strict=True)}
+
+
+def are_spread(count: int, elements: int) -> bool:
+    """Whether so many elements, of as many as would be read otherwise, may be worth reading where they lie."""
+    return elements > count * _DENSE
 
 
 def worth_reading(places: Places, begins: Rows, elements: Rows) -> npt.NDArray[np.bool_]:

@@ -177,7 +177,7 @@ class Places:
     def chosen(self, rows: Rows, turns: Rows | None = None) -> Places:
         """Some of the rows, and when each of them is needed."""
         used = None if self.used is None else self.used.pick(rows)
-        return Places(self.origin[rows], self.sizes[rows], self._versions, used, turns)
+        return Places(self.origin.take(rows, axis=0), self.sizes.take(rows), self._versions, used, turns)
 
     def between(self, start: int, stop: int) -> Places:
         """Neighbouring rows, without what they use up and when they are needed."""
@@ -205,8 +205,8 @@ class Places:
     # --- to be read --------------------------------------------------------------------------------------------
 
     def _in_place(self, order: Rows) -> _InPlace:
-        file, record, _, offset = self.origin[order].T
-        sizes = self.sizes[order] + _AROUND if self.sizes.any() else guessed(file, record, offset)
+        file, record, _, offset = self.origin.take(order, axis=0).T
+        sizes = self.sizes.take(order) + _AROUND if self.sizes.any() else guessed(file, record, offset)
         gaps = np.maximum(offset[1:] - offset[:-1] - sizes[:-1], 0)
         follows = (file[1:] == file[:-1]) & (offset[1:] >= offset[:-1])
         joined = joinable(gaps, follows, _MOST_GAPS * int(sizes.sum()))
