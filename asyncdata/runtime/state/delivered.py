@@ -290,7 +290,8 @@ class Delivered:
         self._pending_rows += len(used)
         if self._pending_rows > _SETTLE_ROWS:
             self._settle()
-            self._forget_delivered()
+            if self._left.has_grown:
+                self._forget_delivered()
 
     def saved(self, *, in_order: bool = False) -> tuple[SavedTrack, ...]:
         """The tracks for a state: those with something left to deliver, and those of the pipeline itself.

@@ -58,10 +58,12 @@ class Undelivered(NamedTuple):
         order = np.argsort(keys, kind="stable")  # which finds that blocks are in order
         known, keys = left[order], keys[order]
         counts = [len(later) for later in self.later]
-        if any(counts):
+        if any(counts) and len(keys):
             delivered = np.concatenate(self.later) + np.repeat(np.arange(len(counts)) << _POSITION_BITS, counts)
-            place = np.minimum(np.searchsorted(delivered, keys), len(delivered) - 1)
-            known = known[delivered[place] != keys]
+            place = np.minimum(keys.searchsorted(delivered), len(keys) - 1)
+            is_left = np.ones(len(keys), bool)
+            is_left[place[keys.take(place) == delivered]] = False
+            known = known[is_left]
         rows: Rows = known
         return rows
 
@@ -110,8 +112,8 @@ class LeftInFiles:
 
     @property
     def has_grown(self) -> bool:
-        """Whether more elements were passed on since than were kept: so forgetting costs a few steps an element."""
-        return self._added > self._kept
+        """Whether much more was passed on since than was kept, so that forgetting costs little by the element."""
+        return self._added > 2 * self._kept
 
     def forget(self, undelivered: Undelivered) -> None:
         """Lets go of what was delivered."""
