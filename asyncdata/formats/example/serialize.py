@@ -13,12 +13,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
+from operator import countOf
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from asyncdata.formats.example.varints import pack_few, pack_varints, write_varint
+from asyncdata.formats.example.varints import pack_few, packer, pack_varints, write_varint
 
 _Piece: TypeAlias = bytes | bytearray | memoryview
 _Message: TypeAlias = tuple[bytes, Iterable[_Piece], int]
@@ -34,11 +35,16 @@ _LEAST: Final = -(1 << 63)
 _MOST: Final = (1 << 63) - 1
 _SHORT: Final = 120
 """Messages below this size, and the messages around them, have one-byte lengths."""
+_COPIED: Final = 1000
+"""Values below this size are copied, not kept as pieces."""
 _FEW: Final = 256
-"""Up to this number, integers are packed faster one by one than together."""
+"""Up to this number, integers are packed faster from a list than from an array."""
 _FLOAT: Final = struct.Struct("<f")
-_SHORT_LEADS: Final = tuple(_FIRST + write_varint(size) for size in range(1024))
-"""The bytes before a string of less than 1 KiB, by its size; such strings are copied, not kept as pieces."""
+_PLAIN: Final = frozenset((int, float, bytes, str))
+_SIZES: Final = tuple(map(write_varint, range(2 * _COPIED)))
+"""The lengths of what holds copied values."""
+_SHORT_LEADS: Final = tuple(_FIRST + size for size in _SIZES[:_COPIED])
+"""The bytes before a copied value, by its size."""
 
 
 def serialize_example(features: Mapping[str, Any]) -> bytes:
@@ -101,6 +107,12 @@ def _add_map(pieces: list[_Piece], tag: bytes, features: Mapping[str, Any], mess
         if length + size < _SHORT:
             pieces.append(b"\n%c\n%c%b\x12%c%b" % (length + size + 4, length, key, size, head))
             total += length + size + 6
+        elif length + size < _COPIED:
+            before, between = _SIZES[length], _SIZES[size]
+            inner = 2 + len(before) + length + len(between) + size
+            lead = _SHORT_LEADS[inner] if inner < _COPIED else _FIRST + _SIZES[inner]
+            pieces.append(b"%b\n%b%b\x12%b%b" % (lead, before, key, between, head))
+            total += len(lead) + inner
         else:
             inner = b"\n%b%b\x12%b" % (write_varint(length), key, write_varint(size))
             outer = b"\n" + write_varint(len(inner) + size)
@@ -137,13 +149,19 @@ def _feature(value: Any) -> _Message:
         return _one(_BYTES, value.encode())
     elif kind is float:
         return _floats((value,))
-    elif (kind is list or kind is tuple) and len(kinds := set(map(type, value))) == 1:
-        if bytes in kinds:
-            return _strings(value)
-        if float in kinds:
-            return _floats(value)
-        if int in kinds and len(value) <= _FEW and (packed := pack_few(value)) is not None:
-            return _one(_INTS, packed)
+    elif (kind is list or kind is tuple) and value:
+        kind, count = type(value[0]), len(value)
+        if count == 1:
+            if kind in _PLAIN:
+                return _feature(value[0])
+        elif countOf(map(type, value), kind) == count:
+            if kind is int:
+                if count <= _FEW and (packed := pack_few(value)) is not None:
+                    return _one(_INTS, packed)
+            elif kind is float:
+                return _floats(value)
+            elif kind is bytes:
+                return _strings(value)
     return _any_feature(value)
 
 
@@ -187,7 +205,7 @@ def _numbers(values: npt.NDArray[Any]) -> _Message:
 
 def _floats(values: Sequence[float]) -> _Message:
     try:
-        packed = _FLOAT.pack(*values) if len(values) == 1 else struct.pack(f"<{len(values)}f", *values)
+        packed = _FLOAT.pack(*values) if len(values) == 1 else packer("f", len(values))(*values)
     except OverflowError:
         return _numbers(np.asarray(values))
     return _one(_FLOATS, packed)
@@ -198,6 +216,10 @@ def _one(tag: bytes, value: _Piece) -> _Message:
     size = len(value)
     if size < _SHORT:
         return b"".join((b"%b%c\n%c" % (tag, size + 2, size), value)), (), size + 4
+    if size < _COPIED:
+        field = _SHORT_LEADS[size]
+        head = b"".join((tag, _SIZES[len(field) + size], field, value))
+        return head, (), len(head)
     field = _FIRST + write_varint(size)
     head = tag + write_varint(len(field) + size) + field
     return head, (value,), len(head) + size
@@ -214,6 +236,9 @@ def _strings(values: Sequence[_Piece]) -> _Message:
     size = len(packed)
     if size < _SHORT:
         return b"\n%c%b" % (size, packed), (), size + 2
+    if size < _COPIED:
+        head = _SHORT_LEADS[size] + packed
+        return head, (), len(head)
     head = _BYTES + write_varint(size)
     return head, (packed,), len(head) + size
 

@@ -8,7 +8,8 @@ groups are pushed together in three steps. The rare ninth and tenth bytes are ad
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+import struct
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -21,6 +22,11 @@ WordArray: TypeAlias = npt.NDArray[np.uint64]
 MAX_VARINT_BYTES: Final = 10
 _ONE_BYTE: Final = tuple(bytes((value,)) for value in range(0x80))
 _WORD_BYTES: Final = 8
+_LANES: Final = 1024
+"""So many varints are made at once."""
+_BITS_OF_FOUR: Final = 28
+_BITS_OF_EIGHT: Final = 56
+"""What varints of 4 and of 8 bytes hold."""
 _CONTINUES: Final = np.uint64(0x8080808080808080)
 _CONTINUES_ONE: Final = np.uint64(0x80)
 _CONTINUES_FOUR: Final = np.uint64(0x80000000)
@@ -89,33 +95,34 @@ def write_varint(value: int) -> bytes:
 
 
 def pack_few(values: Sequence[int]) -> bytes | None:
-    """The varints of a few integers, looked up by two bytes; None where one is no int64. For many: `pack_varints`."""
-    whole, begun = _varint_tables()
-    least = min(values)
-    if least >= 0:
+    """The varints of a few integers; None where one is no int64. For many: `pack_varints`.
+
+    Mean and first value say which lanes to try; where they mislead, only time is lost.
+    """
+    count = len(values)
+    if not values[0] >> _BITS_OF_EIGHT and 0 <= (total := sum(values)) < count << _BITS_OF_EIGHT:
         try:
-            return b"".join(
-                [whole[value] if value < 0x4000 else begun[value & 0x3FFF] + whole[value >> 14] for value in values]
-            )
-        except IndexError:
-            pass  # one has more than four bytes
-    if least < -(1 << 63) or max(values) >= 1 << 63:
+            if total < count << 7 and (packed := bytes(values)).isascii():
+                return packed
+        except ValueError:
+            pass
+        try:
+            width, bits = (4, _BITS_OF_FOUR) if total < count << _BITS_OF_FOUR else (8, _BITS_OF_EIGHT)
+            number = int.from_bytes(packer("I" if width == 4 else "q", count)(*values), "little")
+            if not number & _lane_masks(width)[0]:
+                return _join_lanes(number, width, count)
+        except struct.error:
+            pass
+    try:
+        return _join_lanes(int.from_bytes(packer("q2x", count)(*values), "little"), MAX_VARINT_BYTES, count)
+    except struct.error:
         return None
-    pieces = []
-    for value in values:
-        rest = value & 0xFFFFFFFFFFFFFFFF
-        while rest >= 0x4000:
-            pieces.append(begun[rest & 0x3FFF])
-            rest >>= 14
-        pieces.append(whole[rest])
-    return b"".join(pieces)
 
 
-@functools.cache
-def _varint_tables() -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
-    """Of every number of 14 bits: its varint, and the first two bytes of a longer one; made by the first who writes."""
-    numbers = range(1 << 14)
-    return tuple(map(write_varint, numbers)), tuple(bytes((low & 0x7F | 0x80, low >> 7 | 0x80)) for low in numbers)
+@functools.lru_cache(maxsize=128)
+def packer(code: str, count: int) -> Callable[..., bytes]:
+    """The function that packs so many numbers, little-endian."""
+    return struct.Struct(f"<{count}{code}" if len(code) == 1 else "<" + code * count).pack
 
 
 def read_length(data: bytes | memoryview, position: int, stop: int) -> tuple[int, int]:
@@ -282,17 +289,66 @@ def unpack_varints(data: ByteArray) -> tuple[IntArray, IntArray]:
 
 def pack_varints(values: IntArray) -> bytes:
     """The varints of many int64, one after the other."""
-    words = np.ascontiguousarray(values, np.int64).view(np.uint64)
+    words = np.ascontiguousarray(values, "<i8").view("<u8")
     most = int(words.max(initial=0))
     if most < 0x80:
         return words.astype(np.uint8).tobytes()
-    widest = (most.bit_length() + 6) // 7
-    groups = (words[:, None] >> (np.arange(widest, dtype=np.uint64) * np.uint64(7))).astype(np.uint8)
-    groups |= np.uint8(0x80)
-    widths = np.ones(len(words), np.int64)
-    for byte in range(1, widest):
-        widths += words >= np.uint64(1 << 7 * byte)
-    rows = np.arange(len(words))
-    groups[rows, widths - 1] &= np.uint8(0x7F)
-    packed: ByteArray = groups[np.arange(widest) < widths[:, None]]
-    return packed.tobytes()
+    width = 4 if most < 1 << _BITS_OF_FOUR else 8 if most < 1 << _BITS_OF_EIGHT else MAX_VARINT_BYTES
+    parts = []
+    for at in range(0, len(words), _LANES):
+        part = words[at : at + _LANES]
+        if width == MAX_VARINT_BYTES:
+            lanes = np.zeros((len(part), width), np.uint8)
+            lanes[:, :_WORD_BYTES] = part.view(np.uint8).reshape(-1, _WORD_BYTES)
+            data = lanes.tobytes()
+        else:
+            data = part.astype(f"<u{width}", copy=False).tobytes()
+        parts.append(_join_lanes(int.from_bytes(data, "little"), width, len(part)))
+    return b"".join(parts)
+
+
+def _join_lanes(number: int, width: int, count: int) -> bytes:
+    """The varints of the unsigned values in the lanes of one long number; a lane has a byte for each group of a varint.
+
+    Python computes with long numbers at the speed of C, so each operation here is one on all values: their groups
+    are spread over the bytes of the lane, every byte below the highest group gets its top bit, and the bytes above it,
+    which are zero, are left out. A value of 0 would be left out too; top bits in its whole lane, which no varint
+    has, keep its place.
+    """
+    _, spreads, ones, tops = _lane_masks(width)
+    size = width * count
+    for mask, factor in spreads:
+        number += (number & mask) * factor
+    # Backwards, the lowest group is the top byte of its lane. In a subtraction a byte borrows from the next one where
+    # any byte below is not zero, which here is: where a higher group follows.
+    number = int.from_bytes(number.to_bytes(size, "little"), "big")
+    tops >>= 8 * width * (_LANES - count)
+    rest = tops - number
+    number |= ((rest ^ number) & ones) << 7
+    if not (zeros := rest & tops):
+        return number.to_bytes(size, "big").translate(None, b"\0")
+    full = b"\x80" * width
+    number |= (zeros >> 8 * width - 1) * int.from_bytes(full, "big")
+    return number.to_bytes(size, "big").translate(None, b"\0").replace(full, b"\0")
+
+
+@functools.cache
+def _lane_masks(width: int) -> tuple[int, tuple[tuple[int, int], ...], int, int]:
+    """For `_LANES` lanes: the bits that no value may have, the steps of spreading, the bottom bit of every byte, and
+    the top bit of every lane.
+
+    A step moves the upper half of each field up by as many bits as it has groups: by adding it, times 2 to that
+    power less 1.
+    """
+
+    def lanes(mask: int) -> int:
+        return int.from_bytes((mask & (1 << 8 * width) - 1).to_bytes(width, "little") * _LANES, "little")
+
+    steps = [(0xFF << 56, 255)] if width > _WORD_BYTES else []
+    for groups in (4, 2, 1):
+        if 2 * groups <= width:
+            upper = (1 << 7 * groups) - 1 << 7 * groups
+            steps.append((sum(upper << at for at in range(0, 8 * width, 16 * groups)), (1 << groups) - 1))
+    beyond = (1 << 8 * width) - (1 << 7 * width) if width < MAX_VARINT_BYTES else 0
+    spreads = tuple((lanes(mask), factor) for mask, factor in steps)
+    return lanes(beyond), spreads, int.from_bytes(b"\1" * width * _LANES, "little"), lanes(0x80 << 8 * (width - 1))
