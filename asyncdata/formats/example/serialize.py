@@ -121,7 +121,7 @@ def _add_map(pieces: list[_Piece], tag: bytes, features: Mapping[str, Any], mess
         if rest:
             pieces += rest
     if total:
-        pieces[place] = tag + write_varint(total)
+        pieces[place] = tag + (_SIZES[total] if total < len(_SIZES) else write_varint(total))
 
 
 def _steps(steps: Iterable[Any]) -> _Message:
@@ -215,7 +215,7 @@ def _one(tag: bytes, value: _Piece) -> _Message:
     """A list with one field: a string, or packed numbers."""
     size = len(value)
     if size < _SHORT:
-        return b"".join((b"%b%c\n%c" % (tag, size + 2, size), value)), (), size + 4
+        return b"%b%c\n%c%b" % (tag, size + 2, size, value), (), size + 4
     if size < _COPIED:
         field = _SHORT_LEADS[size]
         head = b"".join((tag, _SIZES[len(field) + size], field, value))

@@ -22,11 +22,6 @@ WordArray: TypeAlias = npt.NDArray[np.uint64]
 MAX_VARINT_BYTES: Final = 10
 _ONE_BYTE: Final = tuple(bytes((value,)) for value in range(0x80))
 _WORD_BYTES: Final = 8
-_LANES: Final = 1024
-"""So many varints are made at once."""
-_BITS_OF_FOUR: Final = 28
-_BITS_OF_EIGHT: Final = 56
-"""What varints of 4 and of 8 bytes hold."""
 _CONTINUES: Final = np.uint64(0x8080808080808080)
 _CONTINUES_ONE: Final = np.uint64(0x80)
 _CONTINUES_FOUR: Final = np.uint64(0x80000000)
@@ -58,6 +53,30 @@ _CONTINUES_OF_WIDTH: Final = np.array(
     [sum(0x80 << 8 * byte for byte in range(min(width - 1, 8))) for width in range(256)], np.uint64
 )
 _CONTINUES_OF_WIDTH.setflags(write=False)
+
+
+def _lanes(width: int, *bits: tuple[int, int]) -> int:
+    """A long number that has the bits from one up to another in each of its lanes."""
+    lane = sum((1 << end) - (1 << begin) for begin, end in bits)
+    return int.from_bytes(lane.to_bytes(width, "little") * _LANES, "little")
+
+
+_LANES: Final = 512
+"""So many varints are written at once: the values lie in lanes of one long number."""
+_SMALL_BITS: Final = 28
+"""Smaller numbers have lanes of four bytes."""
+_NOT_SMALL: Final = _lanes(4, (28, 32))
+_SMALL_UPPER: Final = _lanes(4, (14, 28))
+_SMALL_TOPS: Final = _lanes(4, (31, 32))
+_HIGHEST: Final = _lanes(10, (56, 64))
+_UPPER: Final = (
+    _lanes(10, (28, 56)),
+    _lanes(10, (14, 28), (46, 60)),
+    _lanes(10, (7, 14), (23, 30), (39, 46), (55, 62), (71, 78)),
+)
+"""The upper halves of fields of eight groups, of four, and of two; the last is that of small numbers too."""
+_TOPS: Final = _lanes(10, (79, 80))
+_ONES: Final = _lanes(10, *((bit, bit + 1) for bit in range(0, 80, 8)))
 
 
 class WireError(Exception):
@@ -97,24 +116,23 @@ def write_varint(value: int) -> bytes:
 def pack_few(values: Sequence[int]) -> bytes | None:
     """The varints of a few integers; None where one is no int64. For many: `pack_varints`.
 
-    Mean and first value say which lanes to try; where they mislead, only time is lost.
+    Mean and first value say what to try first; where they mislead, only time is lost.
     """
     count = len(values)
-    if not values[0] >> _BITS_OF_EIGHT and 0 <= (total := sum(values)) < count << _BITS_OF_EIGHT:
+    if not values[0] >> _SMALL_BITS and 0 <= (total := sum(values)) < count << _SMALL_BITS:
         try:
             if total < count << 7 and (packed := bytes(values)).isascii():
                 return packed
         except ValueError:
             pass
         try:
-            width, bits = (4, _BITS_OF_FOUR) if total < count << _BITS_OF_FOUR else (8, _BITS_OF_EIGHT)
-            number = int.from_bytes(packer("I" if width == 4 else "q", count)(*values), "little")
-            if not number & _lane_masks(width)[0]:
-                return _join_lanes(number, width, count)
+            number = int.from_bytes(packer("I", count)(*values), "little")
+            if not number & _NOT_SMALL:
+                return _spread_small(number, count)
         except struct.error:
             pass
     try:
-        return _join_lanes(int.from_bytes(packer("q2x", count)(*values), "little"), MAX_VARINT_BYTES, count)
+        return _spread(int.from_bytes(packer("q2x", count)(*values), "little"), count)
     except struct.error:
         return None
 
@@ -293,62 +311,52 @@ def pack_varints(values: IntArray) -> bytes:
     most = int(words.max(initial=0))
     if most < 0x80:
         return words.astype(np.uint8).tobytes()
-    width = 4 if most < 1 << _BITS_OF_FOUR else 8 if most < 1 << _BITS_OF_EIGHT else MAX_VARINT_BYTES
     parts = []
     for at in range(0, len(words), _LANES):
         part = words[at : at + _LANES]
-        if width == MAX_VARINT_BYTES:
-            lanes = np.zeros((len(part), width), np.uint8)
+        if most >> _SMALL_BITS:
+            lanes = np.zeros((len(part), MAX_VARINT_BYTES), np.uint8)
             lanes[:, :_WORD_BYTES] = part.view(np.uint8).reshape(-1, _WORD_BYTES)
-            data = lanes.tobytes()
+            parts.append(_spread(int.from_bytes(lanes.tobytes(), "little"), len(part)))
         else:
-            data = part.astype(f"<u{width}", copy=False).tobytes()
-        parts.append(_join_lanes(int.from_bytes(data, "little"), width, len(part)))
+            parts.append(_spread_small(int.from_bytes(part.astype("<u4").tobytes(), "little"), len(part)))
     return b"".join(parts)
 
 
-def _join_lanes(number: int, width: int, count: int) -> bytes:
-    """The varints of the unsigned values in the lanes of one long number; a lane has a byte for each group of a varint.
+def _spread_small(number: int, count: int) -> bytes:
+    """The varints of numbers of 28 bits in lanes of four bytes."""
+    number += (number & _SMALL_UPPER) * 3
+    return _varints_of_groups(number + (number & _UPPER[2]), 4, _SMALL_TOPS, count)
 
-    Python computes with long numbers at the speed of C, so each operation here is one on all values: their groups
-    are spread over the bytes of the lane, every byte below the highest group gets its top bit, and the bytes above it,
-    which are zero, are left out. A value of 0 would be left out too; top bits in its whole lane, which no varint
-    has, keep its place.
+
+def _spread(number: int, count: int) -> bytes:
+    """The varints of numbers of 64 bits in lanes of ten bytes.
+
+    Each step moves the upper half of every field up by as many bits as it has groups of 7: it adds the half, times 2 to
+    the power of that, less 1.
     """
-    _, spreads, ones, tops = _lane_masks(width)
+    number += (number & _HIGHEST) * 255
+    number += (number & _UPPER[0]) * 15
+    number += (number & _UPPER[1]) * 3
+    return _varints_of_groups(number + (number & _UPPER[2]), MAX_VARINT_BYTES, _TOPS, count)
+
+
+def _varints_of_groups(number: int, width: int, tops: int, count: int) -> bytes:
+    """The varints whose groups of 7 bits are the bytes of each lane in one long number, lowest first.
+
+    Python computes with long numbers at the speed of C, so that an operation here is one on all varints: every byte
+    below the highest group gets its top bit, and the bytes above that group, which are zero, are left out. A value of 0
+    would be left out too; top bits in its whole lane, which no varint has, keep its place.
+    """
     size = width * count
-    for mask, factor in spreads:
-        number += (number & mask) * factor
     # Backwards, the lowest group is the top byte of its lane. In a subtraction a byte borrows from the next one where
-    # any byte below is not zero, which here is: where a higher group follows.
+    # a byte below is not zero, which means here: where a higher group follows.
     number = int.from_bytes(number.to_bytes(size, "little"), "big")
     tops >>= 8 * width * (_LANES - count)
     rest = tops - number
-    number |= ((rest ^ number) & ones) << 7
+    number |= ((rest ^ number) & _ONES) << 7
     if not (zeros := rest & tops):
         return number.to_bytes(size, "big").translate(None, b"\0")
     full = b"\x80" * width
     number |= (zeros >> 8 * width - 1) * int.from_bytes(full, "big")
     return number.to_bytes(size, "big").translate(None, b"\0").replace(full, b"\0")
-
-
-@functools.cache
-def _lane_masks(width: int) -> tuple[int, tuple[tuple[int, int], ...], int, int]:
-    """For `_LANES` lanes: the bits that no value may have, the steps of spreading, the bottom bit of every byte, and
-    the top bit of every lane.
-
-    A step moves the upper half of each field up by as many bits as it has groups: by adding it, times 2 to that
-    power less 1.
-    """
-
-    def lanes(mask: int) -> int:
-        return int.from_bytes((mask & (1 << 8 * width) - 1).to_bytes(width, "little") * _LANES, "little")
-
-    steps = [(0xFF << 56, 255)] if width > _WORD_BYTES else []
-    for groups in (4, 2, 1):
-        if 2 * groups <= width:
-            upper = (1 << 7 * groups) - 1 << 7 * groups
-            steps.append((sum(upper << at for at in range(0, 8 * width, 16 * groups)), (1 << groups) - 1))
-    beyond = (1 << 8 * width) - (1 << 7 * width) if width < MAX_VARINT_BYTES else 0
-    spreads = tuple((lanes(mask), factor) for mask, factor in steps)
-    return lanes(beyond), spreads, int.from_bytes(b"\1" * width * _LANES, "little"), lanes(0x80 << 8 * (width - 1))
