@@ -10,6 +10,7 @@ Short strings of a list are joined at once.
 
 from __future__ import annotations
 
+import functools
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
@@ -19,7 +20,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from asyncdata.formats.example.varints import pack_few, packer, pack_varints, write_varint
+from asyncdata.formats.example.varints import pack_few, pack_varints, write_varint
 
 _Piece: TypeAlias = bytes | bytearray | memoryview
 _Message: TypeAlias = tuple[bytes, Iterable[_Piece], int]
@@ -205,10 +206,15 @@ def _numbers(values: npt.NDArray[Any]) -> _Message:
 
 def _floats(values: Sequence[float]) -> _Message:
     try:
-        packed = _FLOAT.pack(*values) if len(values) == 1 else packer("f", len(values))(*values)
+        packed = _FLOAT.pack(*values) if len(values) == 1 else _float_packer(len(values))(*values)
     except OverflowError:
         return _numbers(np.asarray(values))
     return _one(_FLOATS, packed)
+
+
+@functools.lru_cache(maxsize=64)
+def _float_packer(count: int) -> Callable[..., bytes]:
+    return struct.Struct(f"<{count}f").pack
 
 
 def _one(tag: bytes, value: _Piece) -> _Message:

@@ -68,6 +68,12 @@ _SMALL_BITS: Final = 28
 _NOT_SMALL: Final = _lanes(4, (28, 32))
 _SMALL_UPPER: Final = _lanes(4, (14, 28))
 _SMALL_TOPS: Final = _lanes(4, (31, 32))
+_UPPER_EIGHT: Final = _lanes(10, (56, 64))
+_UPPER_FOUR: Final = _lanes(10, (28, 56))
+_UPPER_TWO: Final = _lanes(10, (14, 28), (46, 60))
+_UPPER_ONE: Final = _lanes(10, (7, 14), (23, 30), (39, 46), (55, 62), (71, 78))
+"""The upper halves of the fields, by their groups, as the steps before leave them. The last fits any lane."""
+_TOPS: Final = _lanes(4, (31, 32))
 _HIGHEST: Final = _lanes(10, (56, 64))
 _UPPER: Final = (
     _lanes(10, (28, 56)),
@@ -119,6 +125,7 @@ def pack_few(values: Sequence[int]) -> bytes | None:
     Mean and first value say what to try first; where they mislead, only time is lost.
     """
     count = len(values)
+    pack_small, small_tops, pack, tops = _few_lanes(count)
     if not values[0] >> _SMALL_BITS and 0 <= (total := sum(values)) < count << _SMALL_BITS:
         try:
             if total < count << 7 and (packed := bytes(values)).isascii():
@@ -126,21 +133,22 @@ def pack_few(values: Sequence[int]) -> bytes | None:
         except ValueError:
             pass
         try:
-            number = int.from_bytes(packer("I", count)(*values), "little")
+            number = int.from_bytes(pack_small(*values), "little")
             if not number & _NOT_SMALL:
-                return _spread_small(number, count)
+                return _from_small_lanes(number, small_tops, count)
         except struct.error:
             pass
     try:
-        return _spread(int.from_bytes(packer("q2x", count)(*values), "little"), count)
+        return _from_lanes(int.from_bytes(pack(*values), "little"), tops, count)
     except struct.error:
         return None
 
 
-@functools.lru_cache(maxsize=128)
-def packer(code: str, count: int) -> Callable[..., bytes]:
-    """The function that packs so many numbers, little-endian."""
-    return struct.Struct(f"<{count}{code}" if len(code) == 1 else "<" + code * count).pack
+@functools.lru_cache(maxsize=64)
+def _few_lanes(count: int) -> tuple[Callable[..., bytes], int, Callable[..., bytes], int]:
+    """How so many numbers are put into lanes, and the top bits of these: of four bytes, and of ten."""
+    small, wide = struct.Struct(f"<{count}I"), struct.Struct("<" + count * "q2x")
+    return small.pack, _SMALL_TOPS >> 32 * (_LANES - count), wide.pack, _TOPS >> 80 * (_LANES - count)
 
 
 def read_length(data: bytes | memoryview, position: int, stop: int) -> tuple[int, int]:
@@ -314,49 +322,49 @@ def pack_varints(values: IntArray) -> bytes:
     parts = []
     for at in range(0, len(words), _LANES):
         part = words[at : at + _LANES]
+        count = len(part)
         if most >> _SMALL_BITS:
-            lanes = np.zeros((len(part), MAX_VARINT_BYTES), np.uint8)
+            lanes = np.zeros((count, MAX_VARINT_BYTES), np.uint8)
             lanes[:, :_WORD_BYTES] = part.view(np.uint8).reshape(-1, _WORD_BYTES)
-            parts.append(_spread(int.from_bytes(lanes.tobytes(), "little"), len(part)))
+            number = int.from_bytes(lanes.tobytes(), "little")
+            parts.append(_from_lanes(number, _TOPS >> 80 * (_LANES - count), count))
         else:
-            parts.append(_spread_small(int.from_bytes(part.astype("<u4").tobytes(), "little"), len(part)))
+            number = int.from_bytes(part.astype("<u4").tobytes(), "little")
+            parts.append(_from_small_lanes(number, _SMALL_TOPS >> 32 * (_LANES - count), count))
     return b"".join(parts)
 
 
-def _spread_small(number: int, count: int) -> bytes:
+def _from_small_lanes(number: int, tops: int, count: int) -> bytes:
     """The varints of numbers of 28 bits in lanes of four bytes."""
     number += (number & _SMALL_UPPER) * 3
-    return _varints_of_groups(number + (number & _UPPER[2]), 4, _SMALL_TOPS, count)
+    return _from_groups(number + (number & _UPPER_ONE), tops, 4 * count, b"\x80\x80\x80\x80")
 
 
-def _spread(number: int, count: int) -> bytes:
+def _from_lanes(number: int, tops: int, count: int) -> bytes:
     """The varints of numbers of 64 bits in lanes of ten bytes.
 
-    Each step moves the upper half of every field up by as many bits as it has groups of 7: it adds the half, times 2 to
-    the power of that, less 1.
+    Each step moves the upper half of every field up by as many bits as the half has groups of 7: it adds the half,
+    times 2 to the power of that, less 1.
     """
-    number += (number & _HIGHEST) * 255
-    number += (number & _UPPER[0]) * 15
-    number += (number & _UPPER[1]) * 3
-    return _varints_of_groups(number + (number & _UPPER[2]), MAX_VARINT_BYTES, _TOPS, count)
+    number += (number & _UPPER_EIGHT) * 255
+    number += (number & _UPPER_FOUR) * 15
+    number += (number & _UPPER_TWO) * 3
+    return _from_groups(number + (number & _UPPER_ONE), tops, MAX_VARINT_BYTES * count, b"\x80" * MAX_VARINT_BYTES)
 
 
-def _varints_of_groups(number: int, width: int, tops: int, count: int) -> bytes:
+def _from_groups(number: int, tops: int, size: int, full: bytes) -> bytes:
     """The varints whose groups of 7 bits are the bytes of each lane in one long number, lowest first.
 
     Python computes with long numbers at the speed of C, so that an operation here is one on all varints: every byte
     below the highest group gets its top bit, and the bytes above that group, which are zero, are left out. A value of 0
-    would be left out too; top bits in its whole lane, which no varint has, keep its place.
+    would be left out too; its place is kept by a full lane of top bits, which no varint has.
     """
-    size = width * count
     # Backwards, the lowest group is the top byte of its lane. In a subtraction a byte borrows from the next one where
     # a byte below is not zero, which means here: where a higher group follows.
     number = int.from_bytes(number.to_bytes(size, "little"), "big")
-    tops >>= 8 * width * (_LANES - count)
     rest = tops - number
     number |= ((rest ^ number) & _ONES) << 7
     if not (zeros := rest & tops):
         return number.to_bytes(size, "big").translate(None, b"\0")
-    full = b"\x80" * width
-    number |= (zeros >> 8 * width - 1) * int.from_bytes(full, "big")
+    number |= (zeros >> 8 * len(full) - 1) * int.from_bytes(full, "big")
     return number.to_bytes(size, "big").translate(None, b"\0").replace(full, b"\0")
