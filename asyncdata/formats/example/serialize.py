@@ -109,11 +109,11 @@ def _add_map(pieces: list[_Piece], tag: bytes, features: Mapping[str, Any], mess
             pieces.append(b"\n%c\n%c%b\x12%c%b" % (length + size + 4, length, key, size, head))
             total += length + size + 6
         elif length + size < _COPIED:
-            before, between = _SIZES[length], _SIZES[size]
-            inner = 2 + len(before) + length + len(between) + size
-            lead = _SHORT_LEADS[inner] if inner < _COPIED else _FIRST + _SIZES[inner]
-            pieces.append(b"%b\n%b%b\x12%b%b" % (lead, before, key, between, head))
-            total += len(lead) + inner
+            key_size, feature_size = _SIZES[length], _SIZES[size]
+            entry_size = len(key_size) + length + len(feature_size) + size + 2
+            entry = _FIRST + _SIZES[entry_size]
+            pieces.append(b"%b\n%b%b\x12%b%b" % (entry, key_size, key, feature_size, head))
+            total += len(entry) + entry_size
         else:
             inner = b"\n%b%b\x12%b" % (write_varint(length), key, write_varint(size))
             outer = b"\n" + write_varint(len(inner) + size)
@@ -151,19 +151,25 @@ def _feature(value: Any) -> _Message:
     elif kind is float:
         return _floats((value,))
     elif (kind is list or kind is tuple) and value:
-        kind, count = type(value[0]), len(value)
-        if count == 1:
-            if kind in _PLAIN:
-                return _feature(value[0])
-        elif countOf(map(type, value), kind) == count:
-            if kind is int:
-                if count <= _FEW and (packed := pack_few(value)) is not None:
-                    return _one(_INTS, packed)
-            elif kind is float:
-                return _floats(value)
-            elif kind is bytes:
-                return _strings(value)
+        return _list_feature(value)
     return _any_feature(value)
+
+
+def _list_feature(values: Sequence[Any]) -> _Message:
+    """Of a list or tuple that is not empty."""
+    kind, count = type(values[0]), len(values)
+    if count == 1:
+        if kind in _PLAIN:
+            return _feature(values[0])
+    elif countOf(map(type, values), kind) == count:
+        if kind is int:
+            if count <= _FEW and (packed := pack_few(values)) is not None:
+                return _one(_INTS, packed)
+        elif kind is float:
+            return _floats(values)
+        elif kind is bytes:
+            return _strings(values)
+    return _any_feature(values)
 
 
 def _any_feature(value: Any) -> _Message:
@@ -221,7 +227,7 @@ def _one(tag: bytes, value: _Piece) -> _Message:
     """A list with one field: a string, or packed numbers."""
     size = len(value)
     if size < _SHORT:
-        return b"%b%c\n%c%b" % (tag, size + 2, size, value), (), size + 4
+        return b"%b%c\n%c%b" % (tag, size + 2, size, value), (), size + 4  # type: ignore[str-format]  # any buffer
     if size < _COPIED:
         field = _SHORT_LEADS[size]
         head = b"".join((tag, _SIZES[len(field) + size], field, value))
@@ -232,12 +238,17 @@ def _one(tag: bytes, value: _Piece) -> _Message:
 
 
 def _strings(values: Sequence[_Piece]) -> _Message:
+    count = len(values)
     try:
-        pieces: list[_Piece] = [b""] * (2 * len(values))
-        pieces[::2] = [_SHORT_LEADS[len(value)] for value in values]
-        pieces[1::2] = values
-        packed = b"".join(pieces)
-    except IndexError:
+        size = len(values[0])
+        if len(values[-1]) == size and countOf(map(len, values), size) == count:
+            packed = _SHORT_LEADS[size].join([b"", *values])
+        else:
+            pieces: list[_Piece] = [b""] * (2 * count)
+            pieces[::2] = [_SHORT_LEADS[len(value)] for value in values]
+            pieces[1::2] = values
+            packed = b"".join(pieces)
+    except IndexError:  # None, or a long one.
         return _long_strings(values)
     size = len(packed)
     if size < _SHORT:

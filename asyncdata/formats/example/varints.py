@@ -63,8 +63,8 @@ def _lanes(width: int, *bits: tuple[int, int]) -> int:
 
 _LANES: Final = 512
 """So many varints are written at once: the values lie in lanes of one long number."""
-_SMALL_BITS: Final = 28
-"""Smaller numbers have lanes of four bytes."""
+_SMALL: Final = 1 << 28
+"""Numbers below it have lanes of four bytes."""
 _NOT_SMALL: Final = _lanes(4, (28, 32))
 _SMALL_UPPER: Final = _lanes(4, (14, 28))
 _SMALL_TOPS: Final = _lanes(4, (31, 32))
@@ -73,14 +73,6 @@ _UPPER_FOUR: Final = _lanes(10, (28, 56))
 _UPPER_TWO: Final = _lanes(10, (14, 28), (46, 60))
 _UPPER_ONE: Final = _lanes(10, (7, 14), (23, 30), (39, 46), (55, 62), (71, 78))
 """The upper halves of the fields, by their groups, as the steps before leave them. The last fits any lane."""
-_TOPS: Final = _lanes(4, (31, 32))
-_HIGHEST: Final = _lanes(10, (56, 64))
-_UPPER: Final = (
-    _lanes(10, (28, 56)),
-    _lanes(10, (14, 28), (46, 60)),
-    _lanes(10, (7, 14), (23, 30), (39, 46), (55, 62), (71, 78)),
-)
-"""The upper halves of fields of eight groups, of four, and of two; the last is that of small numbers too."""
 _TOPS: Final = _lanes(10, (79, 80))
 _ONES: Final = _lanes(10, *((bit, bit + 1) for bit in range(0, 80, 8)))
 
@@ -122,22 +114,23 @@ def write_varint(value: int) -> bytes:
 def pack_few(values: Sequence[int]) -> bytes | None:
     """The varints of a few integers; None where one is no int64. For many: `pack_varints`.
 
-    Mean and first value say what to try first; where they mislead, only time is lost.
+    First and last value and the mean say what to try first; where they mislead, only time is lost.
     """
     count = len(values)
-    pack_small, small_tops, pack, tops = _few_lanes(count)
-    if not values[0] >> _SMALL_BITS and 0 <= (total := sum(values)) < count << _SMALL_BITS:
+    if 0 <= values[0] | values[-1] < _SMALL and 0 <= (mean := sum(values) // count) < _SMALL:
         try:
-            if total < count << 7 and (packed := bytes(values)).isascii():
+            if mean < 0x80 and (packed := bytes(values)).isascii():
                 return packed
         except ValueError:
             pass
+        pack, tops, _, _ = _few_lanes(count)
         try:
-            number = int.from_bytes(pack_small(*values), "little")
+            number = int.from_bytes(pack(*values), "little")
             if not number & _NOT_SMALL:
-                return _from_small_lanes(number, small_tops, count)
+                return _from_small_lanes(number, tops, count)
         except struct.error:
             pass
+    _, _, pack, tops = _few_lanes(count)
     try:
         return _from_lanes(int.from_bytes(pack(*values), "little"), tops, count)
     except struct.error:
@@ -323,7 +316,7 @@ def pack_varints(values: IntArray) -> bytes:
     for at in range(0, len(words), _LANES):
         part = words[at : at + _LANES]
         count = len(part)
-        if most >> _SMALL_BITS:
+        if most >= _SMALL:
             lanes = np.zeros((count, MAX_VARINT_BYTES), np.uint8)
             lanes[:, :_WORD_BYTES] = part.view(np.uint8).reshape(-1, _WORD_BYTES)
             number = int.from_bytes(lanes.tobytes(), "little")
