@@ -144,14 +144,14 @@ def _feature(value: Any) -> _Message:
     if kind is int:
         if _LEAST <= value <= _MOST:
             return _one(_INTS, write_varint(value))
+    elif (kind is list or kind is tuple) and value:
+        return _list_feature(value)
     elif kind is bytes:
         return _one(_BYTES, value)
     elif kind is str:
         return _one(_BYTES, value.encode())
     elif kind is float:
         return _floats((value,))
-    elif (kind is list or kind is tuple) and value:
-        return _list_feature(value)
     return _any_feature(value)
 
 

@@ -73,6 +73,8 @@ _UPPER_FOUR: Final = _lanes(10, (28, 56))
 _UPPER_TWO: Final = _lanes(10, (14, 28), (46, 60))
 _UPPER_ONE: Final = _lanes(10, (7, 14), (23, 30), (39, 46), (55, 62), (71, 78))
 """The upper halves of the fields, by their groups, as the steps before leave them. The last fits any lane."""
+_SMALL_FULL: Final = b"\x80" * 4
+_FULL: Final = b"\x80" * MAX_VARINT_BYTES
 _TOPS: Final = _lanes(10, (79, 80))
 _ONES: Final = _lanes(10, *((bit, bit + 1) for bit in range(0, 80, 8)))
 
@@ -127,7 +129,8 @@ def pack_few(values: Sequence[int]) -> bytes | None:
         try:
             number = int.from_bytes(pack(*values), "little")
             if not number & _NOT_SMALL:
-                return _from_small_lanes(number, tops, count)
+                number += (number & _SMALL_UPPER) * 3
+                return _from_groups(number + (number & _UPPER_ONE), tops, 4 * count, _SMALL_FULL)
         except struct.error:
             pass
     _, _, pack, tops = _few_lanes(count)
@@ -323,14 +326,10 @@ def pack_varints(values: IntArray) -> bytes:
             parts.append(_from_lanes(number, _TOPS >> 80 * (_LANES - count), count))
         else:
             number = int.from_bytes(part.astype("<u4").tobytes(), "little")
-            parts.append(_from_small_lanes(number, _SMALL_TOPS >> 32 * (_LANES - count), count))
+            number += (number & _SMALL_UPPER) * 3
+            number += number & _UPPER_ONE
+            parts.append(_from_groups(number, _SMALL_TOPS >> 32 * (_LANES - count), 4 * count, _SMALL_FULL))
     return b"".join(parts)
-
-
-def _from_small_lanes(number: int, tops: int, count: int) -> bytes:
-    """The varints of numbers of 28 bits in lanes of four bytes."""
-    number += (number & _SMALL_UPPER) * 3
-    return _from_groups(number + (number & _UPPER_ONE), tops, 4 * count, b"\x80\x80\x80\x80")
 
 
 def _from_lanes(number: int, tops: int, count: int) -> bytes:
@@ -342,7 +341,7 @@ def _from_lanes(number: int, tops: int, count: int) -> bytes:
     number += (number & _UPPER_EIGHT) * 255
     number += (number & _UPPER_FOUR) * 15
     number += (number & _UPPER_TWO) * 3
-    return _from_groups(number + (number & _UPPER_ONE), tops, MAX_VARINT_BYTES * count, b"\x80" * MAX_VARINT_BYTES)
+    return _from_groups(number + (number & _UPPER_ONE), tops, MAX_VARINT_BYTES * count, _FULL)
 
 
 def _from_groups(number: int, tops: int, size: int, full: bytes) -> bytes:
