@@ -20,7 +20,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from asyncdata.formats.example.varints import pack_few, pack_varints, write_varint
+from asyncdata.formats.example.varints import SHORT_VARINTS, pack_few, pack_varints, write_varint
 
 _Piece: TypeAlias = bytes | bytearray | memoryview
 _Message: TypeAlias = tuple[bytes, Iterable[_Piece], int]
@@ -37,14 +37,12 @@ _MOST: Final = (1 << 63) - 1
 _SHORT: Final = 120
 """Messages below this size, and the messages around them, have one-byte lengths."""
 _COPIED: Final = 1000
-"""Values below this size are copied, not kept as pieces."""
+"""Values below this size are copied, not kept as pieces. What holds them has a length of `SHORT_VARINTS`."""
 _FEW: Final = 256
 """Up to this number, integers are packed faster from a list than from an array."""
 _FLOAT: Final = struct.Struct("<f")
 _PLAIN: Final = frozenset((int, float, bytes, str))
-_SIZES: Final = tuple(map(write_varint, range(2 * _COPIED)))
-"""The lengths of what holds copied values."""
-_SHORT_LEADS: Final = tuple(_FIRST + size for size in _SIZES[:_COPIED])
+_SHORT_LEADS: Final = tuple(_FIRST + size for size in SHORT_VARINTS[:_COPIED])
 """The bytes before a copied value, by its size."""
 
 
@@ -109,9 +107,9 @@ def _add_map(pieces: list[_Piece], tag: bytes, features: Mapping[str, Any], mess
             pieces.append(b"\n%c\n%c%b\x12%c%b" % (length + size + 4, length, key, size, head))
             total += length + size + 6
         elif length + size < _COPIED:
-            key_size, feature_size = _SIZES[length], _SIZES[size]
+            key_size, feature_size = SHORT_VARINTS[length], SHORT_VARINTS[size]
             entry_size = len(key_size) + length + len(feature_size) + size + 2
-            entry = _FIRST + _SIZES[entry_size]
+            entry = _FIRST + SHORT_VARINTS[entry_size]
             pieces.append(b"%b\n%b%b\x12%b%b" % (entry, key_size, key, feature_size, head))
             total += len(entry) + entry_size
         else:
@@ -122,7 +120,7 @@ def _add_map(pieces: list[_Piece], tag: bytes, features: Mapping[str, Any], mess
         if rest:
             pieces += rest
     if total:
-        pieces[place] = tag + (_SIZES[total] if total < len(_SIZES) else write_varint(total))
+        pieces[place] = tag + (SHORT_VARINTS[total] if total < len(SHORT_VARINTS) else write_varint(total))
 
 
 def _steps(steps: Iterable[Any]) -> _Message:
@@ -230,7 +228,7 @@ def _one(tag: bytes, value: _Piece) -> _Message:
         return b"%b%c\n%c%b" % (tag, size + 2, size, value), (), size + 4  # type: ignore[str-format]  # any buffer
     if size < _COPIED:
         field = _SHORT_LEADS[size]
-        head = b"".join((tag, _SIZES[len(field) + size], field, value))
+        head = b"".join((tag, SHORT_VARINTS[len(field) + size], field, value))
         return head, (), len(head)
     field = _FIRST + write_varint(size)
     head = tag + write_varint(len(field) + size) + field

@@ -113,6 +113,10 @@ def write_varint(value: int) -> bytes:
     return b"%c%c%c%c%b" % (*low, value >> 21 & 0x7F | 0x80, write_varint(value >> 28))
 
 
+SHORT_VARINTS: Final = tuple(map(write_varint, range(2048)))
+"""Of numbers that are written often: lengths, labels, shapes."""
+
+
 def pack_few(values: Sequence[int]) -> bytes | None:
     """The varints of a few integers; None where one is no int64. For many: `pack_varints`.
 
@@ -124,6 +128,11 @@ def pack_few(values: Sequence[int]) -> bytes | None:
             if mean < 0x80 and (packed := bytes(values)).isascii():
                 return packed
         except ValueError:
+            pass
+        try:
+            if mean < len(SHORT_VARINTS) and min(values) >= 0:
+                return b"".join([SHORT_VARINTS[value] for value in values])
+        except IndexError:
             pass
         pack, tops, _, _ = _few_lanes(count)
         try:
