@@ -21,6 +21,7 @@ WordArray: TypeAlias = npt.NDArray[np.uint64]
 
 MAX_VARINT_BYTES: Final = 10
 _ONE_BYTE: Final = tuple(bytes((value,)) for value in range(0x80))
+_BEGUN: Final = tuple(bytes((value | 0x80,)) for value in range(0x80))
 _WORD_BYTES: Final = 8
 _CONTINUES: Final = np.uint64(0x8080808080808080)
 _CONTINUES_ONE: Final = np.uint64(0x80)
@@ -115,6 +116,8 @@ def write_varint(value: int) -> bytes:
 
 SHORT_VARINTS: Final = tuple(map(write_varint, range(2048)))
 """Of numbers that are written often: lengths, labels, shapes."""
+_VERY_FEW: Final = 5
+"""Up to this number, integers are packed faster one by one than in lanes."""
 
 
 def pack_few(values: Sequence[int]) -> bytes | None:
@@ -132,6 +135,13 @@ def pack_few(values: Sequence[int]) -> bytes | None:
         try:
             if mean < len(SHORT_VARINTS) and min(values) >= 0:
                 return b"".join([SHORT_VARINTS[value] for value in values])
+            if count <= _VERY_FEW and mean < len(SHORT_VARINTS) << 7 and min(values) >= 0:
+                return b"".join(
+                    [
+                        _BEGUN[value & 0x7F] + SHORT_VARINTS[value >> 7] if value >= 0x80 else _ONE_BYTE[value]
+                        for value in values
+                    ]
+                )
         except IndexError:
             pass
         pack, tops, _, _ = _few_lanes(count)
