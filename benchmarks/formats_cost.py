@@ -1,6 +1,6 @@
 """What framing, serializing and parsing cost: CPU time per record on one core, one Markdown table each.
 
-    python -m benchmarks.formats_cost [--tensorflow PYTHON] [--quick]
+    python -m benchmarks.formats_cost [--tensorflow PYTHON] [--quick] [--parsing | --serializing]
 
 Parsing is compared with ``tf.io.parse_example`` on the same records in blocks of the same size, both on one core: a
 round of the one, then a round of the other, medians of several. Without TensorFlow its column is empty.
@@ -33,12 +33,14 @@ from asyncdata.formats.example.parser import ExampleParser, parse_example
 from asyncdata.formats.example.serialize import serialize_example
 from asyncdata.formats.tfrecord import check_payloads, encode_many, frame
 from asyncdata.memory.bytesarray import BytesArray
+from benchmarks.conditions import conditions
 from benchmarks.launch import find_python
 from benchmarks.protobuf_examples import ExampleWriter
 from benchmarks.servers import REPOSITORY, here
 
 ROUNDS: Final = 9
 BLOCKS: Final = (256, 1024)
+_SIDES: Final = ("xmin", "xmax", "ymin", "ymax")
 
 
 def per_record_us(work: Callable[[], object], records: int) -> float:
@@ -74,12 +76,50 @@ def examples() -> dict[str, dict[str, Any]]:
         "an id, a string, a float": {"id": source.getrandbits(60), "name": b"a name", "x": 0.5},
         "10 scalars": scalars([f"f{index:02}" for index in range(10)], source),
         "2 lists of 4": {"box": [source.random() for _ in range(4)], "shape": [224, 224, 3, 1]},
+        "a picture's objects, 12 features": {
+            "image/height": 480,
+            "image/width": 640,
+            "image/filename": b"img_000123.jpg",
+            "image/source_id": b"123",
+            "image/key/sha256": source.randbytes(32).hex().encode(),
+            "image/format": b"jpeg",
+            **{f"image/object/bbox/{side}": [source.random() for _ in range(5)] for side in _SIDES},
+            "image/object/class/text": [b"cat", b"dog", b"person", b"car", b"cat"],
+            "image/object/class/label": [17, 18, 1, 3, 17],
+        },
+        "a text, 6 features": {
+            "tokens": [source.randrange(50_000) for _ in range(32)],
+            "mask": [1] * 32,
+            "length": 32,
+            "id": b"doc-00012",
+            "source": b"wiki",
+            "weight": 0.75,
+        },
+        "a click, 7 features": {
+            "user": source.getrandbits(60),
+            "item": source.getrandbits(60),
+            "clicked": 1,
+            "price": 3.5,
+            "country": b"DE",
+            "history": [source.randrange(1 << 20) for _ in range(8)],
+            "scores": [source.random() for _ in range(8)],
+        },
+    }
+    kinds: dict[str, Callable[[], Any]] = {
+        "int64 below 128": lambda: source.randrange(1 << 7),
+        "int64 below 1000": lambda: source.randrange(1000),
+        "int64 below 50,000": lambda: source.randrange(50_000),
+        "int64 of 60 bits": lambda: source.getrandbits(60),
+        "int64 of any size and sign": lambda: source.choice((1, -1)) * source.getrandbits(source.randint(1, 62)),
+        "float": source.random,
+        "strings of 8 B": lambda: source.randbytes(8),
+        "strings of 2 to 12 B": lambda: source.randbytes(source.randint(2, 12)),
+    }
+    for kind, value in kinds.items():
+        for count in (1, 2, 8, 16, 32, 128):
+            found[f"{count} {kind}, a list"] = {"values": [value() for _ in range(count)]}
+    found |= {
         "10 int64, an array": {"ids": np.array([source.randrange(50_000) for _ in range(10)])},
-        "20 int64 of three bytes": {"ids": [source.randrange(1 << 14, 1 << 21) for _ in range(20)]},
-        "20 int64 of nine bytes": {"ids": [source.getrandbits(60) | 1 << 59 for _ in range(20)]},
-        "200 int64, a list": {"ids": [source.randrange(50_000) for _ in range(200)]},
-        "30 strings of 50 B": {"words": [source.randbytes(50) for _ in range(30)]},
-        "10 strings": {"words": [source.randbytes(6) for _ in range(10)]},
         "1024 int64, an array": {"ids": np.array([source.randrange(50_000) for _ in range(1024)])},
         "1024 float32, an array": {"x": np.array([source.random() for _ in range(1024)], np.float32)},
     }
@@ -91,10 +131,10 @@ def examples() -> dict[str, dict[str, Any]]:
 def serializing(*, rounds: int) -> None:
     """One Example from a dict, by each of the ways there are, in turn."""
     writer = ExampleWriter()
-    print(
-        "us per record\n\n| record | ours | upb, quick | x | upb, usual | x | a join |\n|---|---|---|---|---|---|---|"
-    )
+    print("us per Example; x: part of upb's\n")
+    print("| Example | asyncdata | upb, quick | x | upb, usual | x | a join |\n|---|---:|---:|---:|---:|---:|---:|")
     for name, features in examples().items():
+        assert sorted(serialize_example(features)) == sorted(writer.by_fields(features)), "other bytes, or more"
         longest = max((value for value in features.values() if isinstance(value, bytes)), key=len, default=b"")
         ways: dict[str, Callable[[], bytes]] = {
             "ours": lambda features=features: serialize_example(features),  # type: ignore[misc]  # bound now
@@ -295,9 +335,14 @@ def main() -> None:
     arguments.add_argument("--tensorflow", metavar="PYTHON", help="interpreter that has TensorFlow")
     arguments.add_argument("--quick", action="store_true", help="few rounds")
     arguments.add_argument("--parsing", action="store_true", help="parsing alone")
+    arguments.add_argument("--serializing", action="store_true", help="serializing alone")
     options = arguments.parse_args()
-    python = find_python(("tensorflow",), options.tensorflow)
+    print(f"{conditions(packages=('asyncdata', 'numpy', 'protobuf'))}\n")
     os.sched_setaffinity(0, [max(os.sched_getaffinity(0))])
+    if options.serializing:
+        serializing(rounds=20 if options.quick else 100)
+        return
+    python = find_python(("tensorflow",), options.tensorflow)
     if not options.parsing:
         framing()
         print()

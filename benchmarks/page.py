@@ -32,6 +32,7 @@ COMMANDS: Final = {
     "listing": ("listing",),
     "demo": ("demo",),
     "elements": ("elements",),
+    "serializing": ("formats_cost", "--serializing"),
     "feed": ("feed",),
     "remote": ("remote",),
     "parsed": ("remote", "--work", "blobs", "tiny", "--only", "clear"),

@@ -10,15 +10,17 @@ Short strings of a list are joined at once.
 
 from __future__ import annotations
 
+import functools
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
+from operator import countOf
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from asyncdata.formats.example.varints import pack_few, pack_varints, write_varint
+from asyncdata.formats.example.varints import SHORT_VARINTS, pack_few, pack_varints, write_varint
 
 _Piece: TypeAlias = bytes | bytearray | memoryview
 _Message: TypeAlias = tuple[bytes, Iterable[_Piece], int]
@@ -34,11 +36,14 @@ _LEAST: Final = -(1 << 63)
 _MOST: Final = (1 << 63) - 1
 _SHORT: Final = 120
 """Messages below this size, and the messages around them, have one-byte lengths."""
+_COPIED: Final = 1000
+"""Values below this size are copied, not kept as pieces. What holds them has a length of `SHORT_VARINTS`."""
 _FEW: Final = 256
-"""Up to this number, integers are packed faster one by one than together."""
+"""Up to this number, integers are packed faster from a list than from an array."""
 _FLOAT: Final = struct.Struct("<f")
-_SHORT_LEADS: Final = tuple(_FIRST + write_varint(size) for size in range(1024))
-"""The bytes before a string of less than 1 KiB, by its size; such strings are copied, not kept as pieces."""
+_PLAIN: Final = frozenset((int, float, bytes, str))
+_SHORT_LEADS: Final = tuple(_FIRST + size for size in SHORT_VARINTS[:_COPIED])
+"""The bytes before a copied value, by its size."""
 
 
 def serialize_example(features: Mapping[str, Any]) -> bytes:
@@ -101,6 +106,12 @@ def _add_map(pieces: list[_Piece], tag: bytes, features: Mapping[str, Any], mess
         if length + size < _SHORT:
             pieces.append(b"\n%c\n%c%b\x12%c%b" % (length + size + 4, length, key, size, head))
             total += length + size + 6
+        elif length + size < _COPIED:
+            key_size, feature_size = SHORT_VARINTS[length], SHORT_VARINTS[size]
+            entry_size = len(key_size) + length + len(feature_size) + size + 2
+            entry = _FIRST + SHORT_VARINTS[entry_size]
+            pieces.append(b"%b\n%b%b\x12%b%b" % (entry, key_size, key, feature_size, head))
+            total += len(entry) + entry_size
         else:
             inner = b"\n%b%b\x12%b" % (write_varint(length), key, write_varint(size))
             outer = b"\n" + write_varint(len(inner) + size)
@@ -109,7 +120,7 @@ def _add_map(pieces: list[_Piece], tag: bytes, features: Mapping[str, Any], mess
         if rest:
             pieces += rest
     if total:
-        pieces[place] = tag + write_varint(total)
+        pieces[place] = tag + (SHORT_VARINTS[total] if total < len(SHORT_VARINTS) else write_varint(total))
 
 
 def _steps(steps: Iterable[Any]) -> _Message:
@@ -131,20 +142,32 @@ def _feature(value: Any) -> _Message:
     if kind is int:
         if _LEAST <= value <= _MOST:
             return _one(_INTS, write_varint(value))
+    elif (kind is list or kind is tuple) and value:
+        return _list_feature(value)
     elif kind is bytes:
         return _one(_BYTES, value)
     elif kind is str:
         return _one(_BYTES, value.encode())
     elif kind is float:
         return _floats((value,))
-    elif (kind is list or kind is tuple) and len(kinds := set(map(type, value))) == 1:
-        if bytes in kinds:
-            return _strings(value)
-        if float in kinds:
-            return _floats(value)
-        if int in kinds and len(value) <= _FEW and (packed := pack_few(value)) is not None:
-            return _one(_INTS, packed)
     return _any_feature(value)
+
+
+def _list_feature(values: Sequence[Any]) -> _Message:
+    """Of a list or tuple that is not empty."""
+    kind, count = type(values[0]), len(values)
+    if count == 1:
+        if kind in _PLAIN:
+            return _feature(values[0])
+    elif countOf(map(type, values), kind) == count:
+        if kind is int:
+            if count <= _FEW and (packed := pack_few(values)) is not None:
+                return _one(_INTS, packed)
+        elif kind is float:
+            return _floats(values)
+        elif kind is bytes:
+            return _strings(values)
+    return _any_feature(values)
 
 
 def _any_feature(value: Any) -> _Message:
@@ -187,33 +210,50 @@ def _numbers(values: npt.NDArray[Any]) -> _Message:
 
 def _floats(values: Sequence[float]) -> _Message:
     try:
-        packed = _FLOAT.pack(*values) if len(values) == 1 else struct.pack(f"<{len(values)}f", *values)
+        packed = _FLOAT.pack(*values) if len(values) == 1 else _float_packer(len(values))(*values)
     except OverflowError:
         return _numbers(np.asarray(values))
     return _one(_FLOATS, packed)
+
+
+@functools.lru_cache(maxsize=64)
+def _float_packer(count: int) -> Callable[..., bytes]:
+    return struct.Struct(f"<{count}f").pack
 
 
 def _one(tag: bytes, value: _Piece) -> _Message:
     """A list with one field: a string, or packed numbers."""
     size = len(value)
     if size < _SHORT:
-        return b"".join((b"%b%c\n%c" % (tag, size + 2, size), value)), (), size + 4
+        return b"%b%c\n%c%b" % (tag, size + 2, size, value), (), size + 4  # type: ignore[str-format]  # any buffer
+    if size < _COPIED:
+        field = _SHORT_LEADS[size]
+        head = b"".join((tag, SHORT_VARINTS[len(field) + size], field, value))
+        return head, (), len(head)
     field = _FIRST + write_varint(size)
     head = tag + write_varint(len(field) + size) + field
     return head, (value,), len(head) + size
 
 
 def _strings(values: Sequence[_Piece]) -> _Message:
+    count = len(values)
     try:
-        pieces: list[_Piece] = [b""] * (2 * len(values))
-        pieces[::2] = [_SHORT_LEADS[len(value)] for value in values]
-        pieces[1::2] = values
-        packed = b"".join(pieces)
-    except IndexError:
+        size = len(values[0])
+        if len(values[-1]) == size and countOf(map(len, values), size) == count:
+            packed = _SHORT_LEADS[size].join([b"", *values])
+        else:
+            pieces: list[_Piece] = [b""] * (2 * count)
+            pieces[::2] = [_SHORT_LEADS[len(value)] for value in values]
+            pieces[1::2] = values
+            packed = b"".join(pieces)
+    except IndexError:  # None, or a long one.
         return _long_strings(values)
     size = len(packed)
     if size < _SHORT:
         return b"\n%c%b" % (size, packed), (), size + 2
+    if size < _COPIED:
+        head = _SHORT_LEADS[size] + packed
+        return head, (), len(head)
     head = _BYTES + write_varint(size)
     return head, (packed,), len(head) + size
 

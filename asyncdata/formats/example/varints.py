@@ -8,7 +8,8 @@ groups are pushed together in three steps. The rare ninth and tenth bytes are ad
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+import struct
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -20,6 +21,7 @@ WordArray: TypeAlias = npt.NDArray[np.uint64]
 
 MAX_VARINT_BYTES: Final = 10
 _ONE_BYTE: Final = tuple(bytes((value,)) for value in range(0x80))
+_BEGUN: Final = tuple(bytes((value | 0x80,)) for value in range(0x80))
 _WORD_BYTES: Final = 8
 _CONTINUES: Final = np.uint64(0x8080808080808080)
 _CONTINUES_ONE: Final = np.uint64(0x80)
@@ -52,6 +54,30 @@ _CONTINUES_OF_WIDTH: Final = np.array(
     [sum(0x80 << 8 * byte for byte in range(min(width - 1, 8))) for width in range(256)], np.uint64
 )
 _CONTINUES_OF_WIDTH.setflags(write=False)
+
+
+def _lanes(width: int, *bits: tuple[int, int]) -> int:
+    """A long number that has the bits from one up to another in each of its lanes."""
+    lane = sum((1 << end) - (1 << begin) for begin, end in bits)
+    return int.from_bytes(lane.to_bytes(width, "little") * _LANES, "little")
+
+
+_LANES: Final = 512
+"""So many varints are written at once: the values lie in lanes of one long number."""
+_SMALL: Final = 1 << 28
+"""Numbers below it have lanes of four bytes."""
+_NOT_SMALL: Final = _lanes(4, (28, 32))
+_SMALL_UPPER: Final = _lanes(4, (14, 28))
+_SMALL_TOPS: Final = _lanes(4, (31, 32))
+_UPPER_EIGHT: Final = _lanes(10, (56, 64))
+_UPPER_FOUR: Final = _lanes(10, (28, 56))
+_UPPER_TWO: Final = _lanes(10, (14, 28), (46, 60))
+_UPPER_ONE: Final = _lanes(10, (7, 14), (23, 30), (39, 46), (55, 62), (71, 78))
+"""The upper halves of the fields, by their groups, as the steps before leave them. The last fits any lane."""
+_SMALL_FULL: Final = b"\x80" * 4
+_FULL: Final = b"\x80" * MAX_VARINT_BYTES
+_TOPS: Final = _lanes(10, (79, 80))
+_ONES: Final = _lanes(10, *((bit, bit + 1) for bit in range(0, 80, 8)))
 
 
 class WireError(Exception):
@@ -88,34 +114,56 @@ def write_varint(value: int) -> bytes:
     return b"%c%c%c%c%b" % (*low, value >> 21 & 0x7F | 0x80, write_varint(value >> 28))
 
 
+SHORT_VARINTS: Final = tuple(map(write_varint, range(2048)))
+"""Of numbers that are written often: lengths, labels, shapes."""
+_VERY_FEW: Final = 5
+"""Up to this number, integers are packed faster one by one than in lanes."""
+
+
 def pack_few(values: Sequence[int]) -> bytes | None:
-    """The varints of a few integers, looked up by two bytes; None where one is no int64. For many: `pack_varints`."""
-    whole, begun = _varint_tables()
-    least = min(values)
-    if least >= 0:
+    """The varints of a few integers; None where one is no int64. For many: `pack_varints`.
+
+    First and last value and the mean say what to try first; where they mislead, only time is lost.
+    """
+    count = len(values)
+    if 0 <= values[0] | values[-1] < _SMALL and 0 <= (mean := sum(values) // count) < _SMALL:
         try:
-            return b"".join(
-                [whole[value] if value < 0x4000 else begun[value & 0x3FFF] + whole[value >> 14] for value in values]
-            )
+            if mean < 0x80 and (packed := bytes(values)).isascii():
+                return packed
+        except ValueError:
+            pass
+        try:
+            if mean < len(SHORT_VARINTS) and min(values) >= 0:
+                return b"".join([SHORT_VARINTS[value] for value in values])
+            if count <= _VERY_FEW and mean < len(SHORT_VARINTS) << 7 and min(values) >= 0:
+                return b"".join(
+                    [
+                        _BEGUN[value & 0x7F] + SHORT_VARINTS[value >> 7] if value >= 0x80 else _ONE_BYTE[value]
+                        for value in values
+                    ]
+                )
         except IndexError:
-            pass  # one has more than four bytes
-    if least < -(1 << 63) or max(values) >= 1 << 63:
+            pass
+        pack, tops, _, _ = _few_lanes(count)
+        try:
+            number = int.from_bytes(pack(*values), "little")
+            if not number & _NOT_SMALL:
+                number += (number & _SMALL_UPPER) * 3
+                return _from_groups(number + (number & _UPPER_ONE), tops, 4 * count, _SMALL_FULL)
+        except struct.error:
+            pass
+    _, _, pack, tops = _few_lanes(count)
+    try:
+        return _from_lanes(int.from_bytes(pack(*values), "little"), tops, count)
+    except struct.error:
         return None
-    pieces = []
-    for value in values:
-        rest = value & 0xFFFFFFFFFFFFFFFF
-        while rest >= 0x4000:
-            pieces.append(begun[rest & 0x3FFF])
-            rest >>= 14
-        pieces.append(whole[rest])
-    return b"".join(pieces)
 
 
-@functools.cache
-def _varint_tables() -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
-    """Of every number of 14 bits: its varint, and the first two bytes of a longer one; made by the first who writes."""
-    numbers = range(1 << 14)
-    return tuple(map(write_varint, numbers)), tuple(bytes((low & 0x7F | 0x80, low >> 7 | 0x80)) for low in numbers)
+@functools.lru_cache(maxsize=64)
+def _few_lanes(count: int) -> tuple[Callable[..., bytes], int, Callable[..., bytes], int]:
+    """How so many numbers are put into lanes, and the top bits of these: of four bytes, and of ten."""
+    small, wide = struct.Struct(f"<{count}I"), struct.Struct("<" + count * "q2x")
+    return small.pack, _SMALL_TOPS >> 32 * (_LANES - count), wide.pack, _TOPS >> 80 * (_LANES - count)
 
 
 def read_length(data: bytes | memoryview, position: int, stop: int) -> tuple[int, int]:
@@ -282,17 +330,52 @@ def unpack_varints(data: ByteArray) -> tuple[IntArray, IntArray]:
 
 def pack_varints(values: IntArray) -> bytes:
     """The varints of many int64, one after the other."""
-    words = np.ascontiguousarray(values, np.int64).view(np.uint64)
+    words = np.ascontiguousarray(values, "<i8").view("<u8")
     most = int(words.max(initial=0))
     if most < 0x80:
         return words.astype(np.uint8).tobytes()
-    widest = (most.bit_length() + 6) // 7
-    groups = (words[:, None] >> (np.arange(widest, dtype=np.uint64) * np.uint64(7))).astype(np.uint8)
-    groups |= np.uint8(0x80)
-    widths = np.ones(len(words), np.int64)
-    for byte in range(1, widest):
-        widths += words >= np.uint64(1 << 7 * byte)
-    rows = np.arange(len(words))
-    groups[rows, widths - 1] &= np.uint8(0x7F)
-    packed: ByteArray = groups[np.arange(widest) < widths[:, None]]
-    return packed.tobytes()
+    parts = []
+    for at in range(0, len(words), _LANES):
+        part = words[at : at + _LANES]
+        count = len(part)
+        if most >= _SMALL:
+            lanes = np.zeros((count, MAX_VARINT_BYTES), np.uint8)
+            lanes[:, :_WORD_BYTES] = part.view(np.uint8).reshape(-1, _WORD_BYTES)
+            number = int.from_bytes(lanes.tobytes(), "little")
+            parts.append(_from_lanes(number, _TOPS >> 80 * (_LANES - count), count))
+        else:
+            number = int.from_bytes(part.astype("<u4").tobytes(), "little")
+            number += (number & _SMALL_UPPER) * 3
+            number += number & _UPPER_ONE
+            parts.append(_from_groups(number, _SMALL_TOPS >> 32 * (_LANES - count), 4 * count, _SMALL_FULL))
+    return b"".join(parts)
+
+
+def _from_lanes(number: int, tops: int, count: int) -> bytes:
+    """The varints of numbers of 64 bits in lanes of ten bytes.
+
+    Each step moves the upper half of every field up by as many bits as the half has groups of 7: it adds the half,
+    times 2 to the power of that, less 1.
+    """
+    number += (number & _UPPER_EIGHT) * 255
+    number += (number & _UPPER_FOUR) * 15
+    number += (number & _UPPER_TWO) * 3
+    return _from_groups(number + (number & _UPPER_ONE), tops, MAX_VARINT_BYTES * count, _FULL)
+
+
+def _from_groups(number: int, tops: int, size: int, full: bytes) -> bytes:
+    """The varints whose groups of 7 bits are the bytes of each lane in one long number, lowest first.
+
+    Python computes with long numbers at the speed of C, so that an operation here is one on all varints: every byte
+    below the highest group gets its top bit, and the bytes above that group, which are zero, are left out. A value of 0
+    would be left out too; its place is kept by a full lane of top bits, which no varint has.
+    """
+    # Backwards, the lowest group is the top byte of its lane. In a subtraction a byte borrows from the next one where
+    # a byte below is not zero, which means here: where a higher group follows.
+    number = int.from_bytes(number.to_bytes(size, "little"), "big")
+    rest = tops - number
+    number |= ((rest ^ number) & _ONES) << 7
+    if not (zeros := rest & tops):
+        return number.to_bytes(size, "big").translate(None, b"\0")
+    number |= (zeros >> 8 * len(full) - 1) * int.from_bytes(full, "big")
+    return number.to_bytes(size, "big").translate(None, b"\0").replace(full, b"\0")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -46,7 +47,7 @@ FORMS: dict[str, tuple[Callable[[Sequence[Any]], Any], ...]] = {
 # Around the sizes at which a length needs another byte.
 STRINGS = st.one_of(
     st.binary(max_size=20),
-    st.sampled_from([100, 113, 119, 120, 127, 128, 300, 1023, 1024, 16_370, 16_383, 16_384]).map(bytes),
+    st.sampled_from([100, 113, 119, 120, 127, 128, 300, 990, 999, 1000, 1001, 16_370, 16_383, 16_384]).map(bytes),
 )
 NUMBERS = st.one_of(
     st.integers(-(2**63), 2**63 - 1),
@@ -90,7 +91,10 @@ def same(made: bytes, message: Any) -> bool:
     return len(made) == message.ByteSize() and canonical(type(message).FromString(made)) == canonical(message)
 
 
-KEYS = st.one_of(st.text(max_size=20), st.text(max_size=5).map(lambda text: text + 120 * "k"))
+KEYS = st.one_of(
+    st.text(max_size=20),
+    st.builds(lambda text, size: text + size * "k", st.text(max_size=5), st.sampled_from([120, 990])),
+)
 MAPS = st.dictionaries(KEYS, features(), max_size=4)
 
 
@@ -116,6 +120,62 @@ def test_many_features_are_protobufs_in_the_callers_order(
         sequence.feature_lists.feature_list[key].feature.extend(message for _, message in steps)
     steps_of = {key: [value for value, _ in steps] for key, steps in lists.items()}
     assert same(serialize_sequence_example(values, steps_of), sequence)
+
+
+class Five:
+    """Not an int, but converts to one and adds like one."""
+
+    def __index__(self) -> int:
+        return 5
+
+    def __radd__(self, other: int) -> int:
+        return other + 5
+
+
+@pytest.mark.parametrize(
+    ("values", "error"),
+    [
+        ([1, Five()], TypeError),
+        ([0.5, Five()], TypeError),
+        ([0.5, Fraction(1, 2)], TypeError),
+        ([1, b"a"], TypeError),
+        ([1, None], TypeError),
+        ([None], TypeError),
+        ([b"a", 1], TypeError),
+        ([b"ab", np.zeros(2, np.int16)], TypeError),
+        ([1j, 1j], TypeError),
+        ([1 << 63], OverflowError),
+        ([1, 1 << 63], OverflowError),
+        ([-1, -(1 << 63) - 1], OverflowError),
+        ([1, -1, 1 << 70], OverflowError),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("repeats", [1, 20, 200])
+def test_what_cannot_be_stored_is_named(values: list[Any], error: type[Exception], repeats: int) -> None:
+    """Short and long lists alike; what merely converts to a number is none."""
+    with pytest.raises(error, match="feature 'key'"):
+        serialize_example({"key": values * repeats})
+
+
+@pytest.mark.parametrize(
+    ("values", "plain"),
+    [
+        ([1, True, False], [1, 1, 0]),
+        ([1, np.int32(2)], [1, 2]),
+        ([1, 0.5], [1.0, 0.5]),
+        ([0.5, 1], [0.5, 1.0]),
+        ([0.5, np.float64(0.1)], [0.5, 0.1]),
+        ([b"ab", "cd"], [b"ab", b"cd"]),
+        ([b"ab", bytearray(b"cd"), memoryview(b"ef")], [b"ab", b"cd", b"ef"]),
+        ([[1, 2], [3, 4]], [1, 2, 3, 4]),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("repeats", [1, 20, 200])
+def test_types_that_belong_together_are_mixed(values: list[Any], plain: list[Any], repeats: int) -> None:
+    """As the list in which all have the plain type."""
+    assert serialize_example({"key": values * repeats}) == serialize_example({"key": plain * repeats})
 
 
 def test_the_order_of_keys_is_the_callers() -> None:

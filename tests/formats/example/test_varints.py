@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from asyncdata.formats.example.varints import (
     WireError,
     lengths_at,
+    pack_few,
     pack_varints,
     read_length,
     read_varint,
@@ -55,6 +56,28 @@ def test_many_varints_are_packed_and_unpacked_as_one_by_one(values: list[int], b
             assert signed(value) == number
             ends.append(position - 1)
         assert lasts.tolist() == ends
+
+
+@given(st.lists(st.one_of(INT64, st.integers(-1, 3000), st.just(0)), min_size=1, max_size=40), st.integers(1, 63))
+def test_a_few_varints_are_packed_as_one_by_one(values: list[int], bits: int) -> None:
+    """Any mix of widths, signs and zeros, in any order, and narrow ones alone."""
+    for numbers in (values, [value % (1 << bits) for value in values], sorted(values), sorted(values, key=abs)):
+        assert pack_few(numbers) == b"".join(map(one, numbers))
+
+
+@given(st.lists(INT64, max_size=20), st.sampled_from([1 << 63, 1 << 64, 1 << 70, -(1 << 63) - 1]), st.integers(0, 20))
+def test_a_few_with_one_beyond_int64_are_none(values: list[int], beyond: int, place: int) -> None:
+    """Wherever it is among them, so that the caller says which error it is."""
+    assert pack_few([*values[:place], beyond, *values[place:]]) is None
+
+
+@pytest.mark.parametrize("most", [1 << 7, 1 << 28, 1 << 63])
+@pytest.mark.parametrize("count", [511, 512, 513, 1024, 1500])
+def test_many_varints_are_packed_in_parts(count: int, most: int) -> None:
+    """At the ends of the parts nothing is lost, nor doubled; each part begins with a zero once."""
+    values = [value * (most - 1) // (count - 1) for value in range(count)]
+    for numbers in (values, [0, *values[::-1]]):
+        assert pack_varints(np.array(numbers, np.int64)) == b"".join(map(one, numbers))
 
 
 @given(st.lists(INT64, min_size=1, max_size=20), st.data())
