@@ -182,12 +182,18 @@ def _any_feature(value: Any) -> _Message:
             return _EMPTY
         if isinstance(value[0], str | bytes | bytearray | memoryview):
             return _strings([_encoded(item) for item in value])
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        raise TypeError("a list of lists of different lengths, or of lists among values; give one flat list") from None
     if array.dtype.kind in "SUO" or (array.dtype.kind == "f" and not isinstance(value, float)):
         # The items themselves: numpy casts mixed lists to one type, and cuts zero bytes off the end of strings.
         items = np.asarray(value, object).ravel().tolist()
-        if items and all(isinstance(item, int) for item in items):
-            raise OverflowError(f"one of {len(items)} integers does not fit an int64")
+        if items and all(isinstance(item, int | np.integer) for item in items):
+            integers = [int(item) for item in items]
+            if min(integers) < _LEAST or max(integers) > _MOST:
+                raise OverflowError(f"one of {len(items)} integers does not fit an int64")
+            return _numbers(np.array(integers))  # of numpy's unsigned ones and others it makes floats
         if array.dtype.kind != "f":
             return _strings([_encoded(item) for item in items])
     return _numbers(array.ravel())

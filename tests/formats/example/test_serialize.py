@@ -148,6 +148,9 @@ class Five:
         ([1, 1 << 63], OverflowError),
         ([-1, -(1 << 63) - 1], OverflowError),
         ([1, -1, 1 << 70], OverflowError),
+        ([1, np.uint64(1 << 63)], OverflowError),
+        ([[1], [2, 3]], TypeError),
+        ([[b"a"], 1], TypeError),
     ],
     ids=str,
 )
@@ -163,6 +166,7 @@ def test_what_cannot_be_stored_is_named(values: list[Any], error: type[Exception
     [
         ([1, True, False], [1, 1, 0]),
         ([1, np.int32(2)], [1, 2]),
+        ([1, np.uint64((1 << 60) + 1)], [1, (1 << 60) + 1]),
         ([1, 0.5], [1.0, 0.5]),
         ([0.5, 1], [0.5, 1.0]),
         ([0.5, np.float64(0.1)], [0.5, 0.1]),
