@@ -177,7 +177,6 @@ def test_what_cannot_be_stored_is_named(values: list[Any], error: type[Exception
         ([b"ab", bytearray(b"cd"), memoryview(b"ef")], [b"ab", b"cd", b"ef"]),
         ([[1, 2], [3, 4]], [1, 2, 3, 4]),
     ],
-    ids=str,
 )
 @pytest.mark.parametrize("repeats", [1, 20, 200])
 def test_types_that_belong_together_are_mixed(values: list[Any], plain: list[Any], repeats: int) -> None:
