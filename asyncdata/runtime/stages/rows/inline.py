@@ -22,7 +22,7 @@ from asyncdata.runtime.stages.rows.rowwise import RowwiseStage
 from asyncdata.runtime.stages.sources.arrays import block_of_elements
 from asyncdata.runtime.user_code import UserFunction, element_bytes
 from asyncdata.types import Element
-from asyncdata.workers.calling import explain_call
+from asyncdata.workers.calling import as_element, explain_call
 from asyncdata.workers.failure import as_raisable
 from asyncdata.workers.program import generator
 
@@ -53,7 +53,7 @@ class InlineMapStage(RowwiseStage):
         self._function = UserFunction(function, context, keys, depth)
 
     def _call(self, element: Element, origin: Rows) -> Any:
-        return self._function(element, origin)
+        return self._function.element(element, origin)
 
     def _made(self, block: Block, values: list[Any]) -> Block:
         block.release()
@@ -169,7 +169,8 @@ class AsyncMapStage(Stage):
             if self._keys is not None:
                 named["rng"] = generator(self._keys, call.origin[0], self._depth)
             with Outside():
-                call.value = await self._function(*arguments, *self._resources, **named)
+                value = await self._function(*arguments, *self._resources, **named)
+            call.value = as_element(value)
         except BaseException as error:
             explain_call(error, self._function, (*arguments, *self._resources), named)
             if is_ended_by_pipeline(error):
