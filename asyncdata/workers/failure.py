@@ -1,11 +1,11 @@
 """An exception of user code, transferred from a worker process to its parent.
 
 Invariant: the parent gets an exception that it can raise, whatever the worker's exception was. Its type is the user's
-own if possible (rebuilt with pickle, also by value for classes of ``__main__``; if the constructor prevents this,
-rebuilt without it; arguments and attributes that cannot be pickled are replaced by what only looks like them), or else a ``UserFunctionError`` that also derives from the nearest standard type, so that ``except
-ValueError`` still catches it. The worker's traceback is its cause, a note names the user's file and line, and nothing
-is longer than ``LIMIT_BYTES``: longer texts lose their middle and say so, even in exceptions that never left their
-process.
+own if possible: rebuilt with pickle, also by value for classes of ``__main__``; if the constructor prevents this,
+rebuilt without it. Arguments and attributes that cannot be pickled are replaced by objects that only look like them. Or
+else it is a ``UserFunctionError`` that also derives from the nearest standard type, so that ``except ValueError`` still
+catches it. The worker's traceback is its cause, a note names the user's file and line, and nothing is longer than
+``LIMIT_BYTES``: longer texts lose their middle and say so, even in exceptions that never left their process.
 """
 
 from __future__ import annotations

@@ -180,6 +180,18 @@ def failing(number: int) -> Callable[..., Any]:
     return fail
 
 
+def choosy(number: int) -> Callable[..., Any]:
+    """A user function that fails at some elements and passes the others on."""
+
+    def choose(*parts: Any) -> Any:
+        found = size(*parts)
+        if found % 7 in {number, number + 2}:
+            raise LookupError(f"element of size {found}")
+        return same_element(*parts)
+
+    return choose
+
+
 def described(*parts: Any) -> str:
     """A user function that tells what it was given."""
     return shape_of(parts)
@@ -292,6 +304,7 @@ FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {
     "decode_image in a dict": ad.decode_image(size=(2, 2), feature="image"),
     **{f"returns {kind}": returning(kind) for kind in MAKES},
     **{f"fails {number}": failing(number) for number in range(3)},
+    **{f"chooses {number}": choosy(number) for number in range(4)},
     "serialize_example": serialized,
     "serialize_sequence_example": serialized_sequence,
     "the same": same_element,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,7 +26,7 @@ from tests.integration.drawn_functions import (
     writes,
 )
 from tests.integration.drawn_sources import SOURCES, Point, shard, yielded
-from tests.integration.drawn_steps import BEFORE, BEHIND
+from tests.integration.drawn_steps import BEFORE, BEHIND, Step
 from tests.samples import SOAK, samples
 
 PLACES: Final = ("inline", "thread", "process")
@@ -65,7 +65,7 @@ def plain(value: Any) -> Any:
     return type(value).__name__, repr(value)
 
 
-def outcome(dataset: ad.Dataset) -> tuple[list[Any], Any]:
+def outcome(dataset: Iterable[Any]) -> tuple[list[Any], Any]:
     """The elements, and the error that ends them."""
     found: list[Any] = []
     try:
@@ -135,6 +135,28 @@ def test_where_functions_run_makes_no_difference(folder: Path) -> None:
         check(datasets, f"{source} | {before} | {functions} | {behind}")
 
     run()
+
+
+LENIENT: Final[dict[str, Step]] = {
+    "all": lambda ds: ds.ignore_errors(),
+    **{
+        f"at most {most}": lambda ds, most=most: ds.with_options(  # type: ignore[misc]  # has a default
+            ad.Options(errors=ad.ErrorPolicy(max_skipped=most))
+        )
+        for most in (0, 1, 3, 6)
+    },
+    "a part": lambda ds: ds.with_options(ad.Options(errors=ad.ErrorPolicy(max_fraction=0.3, min_elements=4))),
+    "two in a row": lambda ds: ds.with_options(ad.Options(errors=ad.ErrorPolicy(max_in_a_row=2))),
+}
+"""What lets elements fail."""
+
+
+def lenient_outcome(dataset: ad.Dataset) -> tuple[list[Any], Any, tuple[int, int]]:
+    """As `outcome`, and how many elements and shards were left out."""
+    with dataset.iterator() as iterator:
+        found, error = outcome(iterator)
+        skipped = iterator.stats().skipped
+    return found, error, (skipped.elements, skipped.shards)
 
 
 ELSEWHERE: Final = frozenset(

@@ -158,7 +158,8 @@ def _object_key(leaf: Any) -> Hashable:
     kind = type(leaf)
     if isinstance(leaf, set | frozenset):
         return frozenset(map(_leaf_key, leaf))
-    if kind.__hash__ is not None and kind.__hash__ is not object.__hash__:
+    hashed: Any = kind.__hash__
+    if hashed is not None and hashed is not object.__hash__:
         return leaf  # type: ignore[no-any-return]  # it is hashable
     return _short(dumps(leaf))
 

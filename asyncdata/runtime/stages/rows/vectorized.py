@@ -11,7 +11,8 @@ shapes) are given to it in calls of their own, since NumPy would convert what ar
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,9 @@ from asyncdata.memory.block import Block
 from asyncdata.memory.bytesarray import BytesArray
 from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColumn
 from asyncdata.memory.own import own
-from asyncdata.memory.structure import Structure, flatten, leaf_names, unflatten
+from asyncdata.memory.structure import LEAF, Structure, flatten, leaf_names, unflatten
 from asyncdata.runtime.stage import Stage, StageContext
+from asyncdata.runtime.stages.sources.arrays import columns_of
 from asyncdata.workers.calling import explain_call, no_coroutine
 from asyncdata.workers.failure import annotate, as_raisable
 
@@ -50,13 +52,14 @@ class VectorizedMapStage(Stage):
         if block is None or not len(block):
             self._block = None
             return block
-        alike = list(map(_alike, block.columns))
+        structure, columns = _regular(block)
+        alike = list(map(_alike, columns))
         count = min([limit, len(block), *(found for found, _ in alike)])
         self._block = None
         if count < len(block):
             block, self._block = block.split(count)
         try:
-            element = unflatten(block.structure, iter([array_of(count) for _, array_of in alike]))
+            element = unflatten(structure, iter([array_of(count) for _, array_of in alike]))
             structure, columns = self._call(element, block.origin)
         finally:
             block.release()
@@ -80,6 +83,17 @@ class VectorizedMapStage(Stage):
             if raised is error:
                 raise
             raise raised from raised.__cause__
+
+
+def _regular(block: Block) -> tuple[Structure, Sequence[Column]]:
+    """The rows of a block; where they nest in different ways, and are bare objects, the first that nest alike."""
+    column = block.columns[0] if block.structure is LEAF else None
+    one_leaf = isinstance(column, RefColumn) and column.leaf is not None and column.leaf.kind != "object"
+    if column is None or isinstance(column, ArrayColumn) or one_leaf:
+        return block.structure, block.columns
+    items = [column.element(row) for row in range(len(column))]
+    structure = flatten(items[0])[1]
+    return columns_of(list(itertools.takewhile(lambda item: flatten(item)[1] == structure, items)))
 
 
 def _alike(column: Column) -> tuple[int, Callable[[int], Any]]:
