@@ -175,7 +175,7 @@ class AsyncMapStage(Stage):
             explain_call(error, self._function, (*arguments, *self._resources), named)
             if is_ended_by_pipeline(error):
                 raise
-            call.error = as_raisable(error)
+            call.error = as_raisable(_as_raised(error))
             self.context.sources.locate(call.error, self.label, call.origin[0])
         call.done = True
         if self._parallelism.done % _CALLS_PER_SAMPLE == 0:
@@ -263,6 +263,13 @@ class AsyncMapStage(Stage):
                 await manager.__aexit__(None, None, None)
         finally:
             await super().aclose()
+
+
+def _as_raised(error: BaseException) -> BaseException:
+    """The ``StopIteration`` that a coroutine raised; Python makes a ``RuntimeError`` of it."""
+    cause = error.__cause__
+    translated = type(error) is RuntimeError and error.args == ("coroutine raised StopIteration",)
+    return cause if translated and isinstance(cause, StopIteration) else error
 
 
 _NUMBERS: Final = frozenset({bool, int, float, complex})
