@@ -157,7 +157,7 @@ def _object_key(leaf: Any) -> Hashable:
     """An object that says itself what it equals; any other one by its content, as it is sent between processes."""
     kind = type(leaf)
     if isinstance(leaf, set | frozenset):
-        return frozenset(map(_leaf_key, leaf))
+        return tuple(sorted(map(_leaf_key, leaf), key=repr))
     hashed: Any = kind.__hash__
     if hashed is not None and hashed is not object.__hash__:
         return leaf  # type: ignore[no-any-return]  # it is hashable
