@@ -90,5 +90,8 @@ BEHIND: Final[dict[str, Step]] = {
     "rebatched": lambda ds: ds.batch(2).rebatch(3),
     "windows": lambda ds: ds.window(2).flat_map(lambda *parts: parts[0].batch(2) if len(parts) == 1 else parts[0]),
     **WITH_FUNCTIONS,
-    **{f"{name}, batched": lambda ds, step=step: step(ds).batch(2) for name, step in WITH_FUNCTIONS.items()},
+    **{
+        f"{name}, batched": lambda ds, step=step: step(ds).batch(2)  # type: ignore[misc]  # has a default
+        for name, step in WITH_FUNCTIONS.items()
+    },
 }
