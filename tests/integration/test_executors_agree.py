@@ -133,6 +133,8 @@ def test_where_functions_run_makes_no_difference(folder: Path) -> None:
         zero_copy=st.booleans(),
     )
     def run(source: str, before: str, functions: list[str], behind: str, zero_copy: bool) -> None:
+        # A shuffle buffer gets a damaged record, or it does not: that follows from who verifies it.
+        assume((source, before) != ("TFRecordDataset damaged", "shuffled"))
         datasets = {}
         for place in PLACES:
             dataset = BEFORE[before](SOURCES[source](folder))
