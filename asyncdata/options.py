@@ -212,7 +212,7 @@ class ErrorPolicy(OptionRecord):
     Attributes:
         max_skipped: The most elements that may fail in one iteration; a shard that ends early counts as one. None: no
             limit.
-        max_fraction: The largest fraction of the elements seen by a step that may fail. None: no limit.
+        max_fraction: The largest fraction of the elements seen by a step that may fail in it. None: no limit.
         min_elements: How many elements a step must see before `max_fraction` applies, so it never applies to smaller
             datasets. With ``max_fraction=0`` the first failure is one too many.
         max_in_a_row: The most failures of one step without a good element between them. This limit always exists, so

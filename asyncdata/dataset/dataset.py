@@ -304,7 +304,7 @@ class Dataset:
             zero_copy: Pass byte strings as memoryviews that are valid only during the call.
             setup: For async functions: returns an async context manager, which is entered on the pipeline's loop before
                 the first call. Its value, such as an HTTP session, is passed as the last argument.
-            vectorized: Call the function on the pipeline's loop with many elements at once, as many as have arrived:
+            vectorized: Call the function on the pipeline's loop with many elements at once, as many alike as arrived:
                 one array per leaf, whose first axis is the element (byte strings: a `BytesArray`). The function returns
                 arrays with as many rows, and must treat every row in the same way and independently.
 

@@ -254,6 +254,11 @@ def check_payloads(view: memoryview | npt.NDArray[np.uint8], rows: npt.NDArray[n
     return np.flatnonzero(masked != words[ends])
 
 
+def says_damaged(size: int) -> str:
+    """What the error of a damaged record says, whoever verifies it."""
+    return f"the payload checksum of a record of {size} bytes does not match"
+
+
 def encode(payload: Bytes) -> bytes:
     """One record as it lies in a file."""
     return b"".join(_pieces(payload))
@@ -320,7 +325,7 @@ class TFRecordFramer:
         bad = _first_bad(view, rows[:count])
         if bad is not None:
             self._most = _BEHIND_DAMAGE
-            message = f"the payload checksum of a record of {int(rows[bad, 1])} bytes does not match"
+            message = says_damaged(int(rows[bad, 1]))
             behind = int(rows[bad, 0] - rows[0, 0])
             found.error = place.error(CorruptRecordError, message, behind=behind, record=bad)
             found.resume = int(ends[bad]) + FOOTER_BYTES

@@ -173,10 +173,12 @@ class Skips:
         if policy.max_skipped is not None and total > policy.max_skipped:
             return f"and max_skipped is {policy.max_skipped}"
         if policy.max_fraction is not None:
-            seen = self._seen()
+            # Of this step alone: what others have seen depends on how far ahead of it they are.
+            seen = self._before.seen + tally.seen
+            failed = self._before.steps.get(tally.label, 0) + tally.skipped
             # Of no failure at all there is nothing to estimate: the first one is too many.
-            if (seen >= policy.min_elements or not policy.max_fraction) and total > policy.max_fraction * seen:
-                return f"of {seen} elements, and max_fraction is {policy.max_fraction:g}"
+            if (seen >= policy.min_elements or not policy.max_fraction) and failed > policy.max_fraction * seen:
+                return f"{failed} of the {seen} elements of this step, and max_fraction is {policy.max_fraction:g}"
         if tally.in_a_row > policy.max_in_a_row:
             return f"{tally.in_a_row} of them in a row, and max_in_a_row is {policy.max_in_a_row}"
         return None

@@ -14,7 +14,7 @@ from asyncdata.memory.block import Block
 from asyncdata.runtime.error_policy import Guard
 from asyncdata.runtime.stage import BLOCK_BYTES, LONG_STEP_S, StageContext
 from asyncdata.types import Element
-from asyncdata.workers.calling import explain_call, no_coroutine
+from asyncdata.workers.calling import as_element, explain_call, no_coroutine
 from asyncdata.workers.failure import as_raisable
 from asyncdata.workers.program import generator
 
@@ -50,9 +50,13 @@ class UserFunction:
         """What the function returns."""
         return self._call(element, origin, None)
 
+    def element(self, element: Element, origin: Rows) -> Element:
+        """What the function returns, as an element."""
+        return self._call(element, origin, as_element)
+
     def holds(self, element: Element, origin: Rows) -> bool:
         """Whether the function's answer is true."""
-        answer: bool = self._call(element, origin, bool)
+        answer: bool = self._call(element, origin, _truth)
         return answer
 
     def _call(self, element: Element, origin: Rows, convert: Callable[[Any], Any] | None) -> Any:
@@ -71,6 +75,11 @@ class UserFunction:
             if raised is error:
                 raise
             raise raised from raised.__cause__
+
+
+def _truth(value: Any) -> bool:
+    # A generator is always true.
+    return bool(as_element(value))
 
 
 def as_int(value: Any, what: str) -> int:

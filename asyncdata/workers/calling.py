@@ -1,12 +1,25 @@
-"""Explains the `TypeError` of a user function whose signature does not fit the elements, and how to write it."""
+"""Explains the `TypeError` of a user function that does not fit: its signature, or what it returned.
+
+What can be read only once, or must be awaited, is no element: steps may read an element again, or not at all. It is
+refused in the same words wherever the function runs.
+"""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+import io
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from types import CoroutineType, MappingProxyType
 from typing import Any, Final
 
+import numpy as np
+
+from asyncdata.memory.structure import flatten
+
+_ELEMENTS: Final = frozenset(
+    (bytes, str, int, float, bool, type(None), np.ndarray, np.bool_, np.int64, np.int32, np.uint8, np.float32)
+)
+"""Types that need no further look."""
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
@@ -47,16 +60,48 @@ def _takes(signature: inspect.Signature, passed: tuple[Any, ...], named: Mapping
     return True
 
 
+def as_element(value: Any) -> Any:
+    """What a user function returned, if it can be an element.
+
+    Raises:
+        TypeError: It is something that can be read only once, or must be awaited, or a nest or list of such.
+    """
+    kind = type(value)
+    if kind in _ELEMENTS:
+        return value
+    if kind is dict or kind is tuple or kind is list:
+        for part in value if kind is not dict else value.values():
+            if type(part) not in _ELEMENTS:
+                as_element(part)
+        return value
+    if isinstance(value, Awaitable):
+        return no_coroutine(value)
+    if isinstance(value, Iterator | AsyncIterator) and not isinstance(value, io.IOBase):
+        raise TypeError(
+            f"the function returned {_a(kind.__name__)}, which can be read only once and is therefore no element: "
+            "return a list or an array, or use flat_map() with a function that returns a Dataset"
+        )
+    for leaf in flatten(value)[0]:
+        if leaf is not value:
+            as_element(leaf)
+    return value
+
+
 def no_coroutine(value: Any) -> Any:
-    """The value, unless it is a coroutine that nobody awaits.
+    """The value, unless it is a coroutine, or something like it, that nobody awaits.
 
     Raises:
         TypeError: It is one.
     """
-    if type(value) is CoroutineType:
-        value.close()
+    if isinstance(value, Awaitable):
+        if type(value) is CoroutineType:
+            value.close()
         raise TypeError(
-            "the function returned a coroutine, which is not awaited: give map() the `async def` function itself, not "
-            "a plain function or lambda that calls it"
+            f"the function returned {_a(type(value).__name__)}, which is not awaited: give map() the `async def` "
+            "function itself, not a plain function or lambda that calls it"
         )
     return value
+
+
+def _a(name: str) -> str:
+    return f"{'an' if name[:1] in 'aeiouAEIOU' else 'a'} {name}"

@@ -1,11 +1,11 @@
 """An exception of user code, transferred from a worker process to its parent.
 
 Invariant: the parent gets an exception that it can raise, whatever the worker's exception was. Its type is the user's
-own if possible (rebuilt with pickle, also by value for classes of ``__main__``; if the constructor prevents this,
-rebuilt without it), or else a ``UserFunctionError`` that also derives from the nearest standard type, so that ``except
-ValueError`` still catches it. The worker's traceback is its cause, a note names the user's file and line, and nothing
-is longer than ``LIMIT_BYTES``: longer texts lose their middle and say so, even in exceptions that never left their
-process.
+own if possible: rebuilt with pickle, also by value for classes of ``__main__``; if the constructor prevents this,
+rebuilt without it. Arguments and attributes that cannot be pickled are replaced by objects that only look like them. Or
+else it is a ``UserFunctionError`` that also derives from the nearest standard type, so that ``except ValueError`` still
+catches it. The worker's traceback is its cause, a note names the user's file and line, and nothing is longer than
+``LIMIT_BYTES``: longer texts lose their middle and say so, even in exceptions that never left their process.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import re
 import sys
 import threading
 import traceback
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Final, NamedTuple
 
@@ -139,7 +140,7 @@ def as_raisable(exc: BaseException) -> Exception:
     """The exception itself where it can be raised in the pipeline, else a ``UserFunctionError`` caused by it."""
     _shorten(exc)
     if isinstance(exc, Exception) and is_raisable(exc):
-        if len(_text_of(exc)) <= LIMIT_BYTES:
+        if _has_text(exc):
             return exc
         return decode_failure(encode_failure(exc), where=f"thread {threading.current_thread().name}")
     stand_in = _make_stand_in(type(exc).__name__, _nearest_bases(exc), f"{type(exc).__name__}: {_text_of(exc)}")
@@ -270,15 +271,15 @@ def _dump(exc: BaseException) -> bytes | None:
     by_value = sys.modules.get("cloudpickle")  # loaded where a class or function came by value, and useful only there
     if by_value is not None:
         picklers.append(by_value.dumps)
-    bare = _Bare(exc)
+    bare, shown = _Bare(exc), _Bare(exc, _shown)
     for dumps in picklers:
-        for subject in (exc, bare):
+        for subject in (exc, bare, shown):
             try:
                 blob: bytes = dumps(subject, protocol=5)
                 if len(blob) > LIMIT_BYTES:
                     continue
                 again = pickle.loads(blob)  # noqa: S301 -- made in the line above
-                if type(again) is type(exc) and str(again) == str(exc) and len(str(exc)) <= LIMIT_BYTES:
+                if type(again) is type(exc) and _has_text(exc) and str(again) == str(exc):
                     return blob
             except BaseException:  # noqa: BLE001, S112 -- the user's __reduce__ and constructor may do anything
                 continue
@@ -286,20 +287,54 @@ def _dump(exc: BaseException) -> bytes | None:
 
 
 class _Bare:
-    """Pickles as the exception itself, to be rebuilt without running its constructor."""
+    """Pickles as the exception itself, to be rebuilt without running its constructor.
 
-    def __init__(self, exc: BaseException) -> None:
+    Args:
+        exc: The exception.
+        sent: What is sent of an argument or attribute.
+    """
+
+    def __init__(self, exc: BaseException, sent: Callable[[Any], Any] = lambda value: value) -> None:
         self._exc = exc
+        self._sent = sent
 
     def __reduce__(self) -> tuple[Any, ...]:
-        state = {name: value for name, value in vars(self._exc).items() if name != "__notes__"}
-        return _rebuild_bare, (type(self._exc), self._exc.args, state)
+        found: Any = object.__getstate__(self._exc)
+        attributes, slots = found if isinstance(found, tuple) else (found, None)
+        state = {n: self._sent(value) for n, value in ((attributes or {}) | (slots or {})).items() if n != "__notes__"}
+        return _rebuild_bare, (type(self._exc), tuple(map(self._sent, self._exc.args)), state)
+
+
+class _Shown:
+    """Stands for an object that cannot be pickled; looks like it."""
+
+    def __init__(self, shown: str) -> None:
+        self._shown = shown
+
+    def __repr__(self) -> str:
+        return self._shown
+
+
+def _shown(value: Any) -> Any:
+    """A value that can be sent, or what stands for it."""
+    try:
+        pickle.dumps(value, protocol=5)
+    except Exception:  # noqa: BLE001 -- any __reduce__ may run here
+        return _Shown(cut_middle(repr(value), _NOTE_LIMIT_BYTES))
+    return value
 
 
 def _rebuild_bare(kind: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]) -> BaseException:
-    exc = kind.__new__(kind, *args)
+    try:
+        exc = kind.__new__(kind, *args)
+    except TypeError:  # one of its own, that takes something else
+        exc = Exception.__new__(kind, *args)
     BaseException.__setattr__(exc, "args", args)
-    vars(exc).update(state)
+    for name, value in state.items():
+        try:
+            BaseException.__setattr__(exc, name, value)
+        except AttributeError:  # there is a property of that name
+            vars(exc)[name] = value
     return exc
 
 
@@ -329,6 +364,14 @@ def _nearest_bases(exc: BaseException) -> list[str]:
 def _notes_of(exc: BaseException) -> list[str]:
     notes = getattr(exc, "__notes__", None)
     return list(notes) if isinstance(notes, list | tuple) else []
+
+
+def _has_text(exc: BaseException) -> bool:
+    """Whether an exception has a text, and one of reasonable length."""
+    try:
+        return len(str(exc)) <= LIMIT_BYTES
+    except BaseException:  # noqa: BLE001 -- the user's __str__ may do anything
+        return False
 
 
 def _text_of(exc: BaseException) -> str:

@@ -29,7 +29,7 @@ from asyncdata.memory.own import own
 from asyncdata.memory.returned import returned_nest
 from asyncdata.memory.structure import Structure, flatten
 from asyncdata.memory.wire import Rowset, Shape
-from asyncdata.workers.calling import explain_call, no_coroutine
+from asyncdata.workers.calling import as_element, explain_call
 from asyncdata.workers.child import GrantDeniedError
 from asyncdata.workers.failure import encode_failure
 from asyncdata.workers.results import Need, Results, Rooms, has_place, rows_within, write_columns
@@ -172,7 +172,7 @@ def _call_each(
                 passed = value if type(value) is tuple else (value,)
                 if mark is not None and limit_ns is not None:
                     mark.enter(row, limit_ns)
-                value = no_coroutine(function(*passed, **kwargs))
+                value = as_element(function(*passed, **kwargs))
             if mark is not None:
                 mark.leave()
             results.add(value, row)

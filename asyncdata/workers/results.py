@@ -433,7 +433,8 @@ def _item(value: Any) -> _Item:
         return Leaf("object"), dumps(value)
     except Exception as error:
         raise TypeError(
-            f"a {kind.__name__} that the function returned cannot be sent from its process or thread: {error}"
+            f"a {kind.__name__} that the function returned cannot be sent from its process or thread: {error}; with "
+            "executor='inline' it stays where it is"
         ) from error
 
 

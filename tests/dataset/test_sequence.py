@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -119,6 +120,42 @@ def test_take_while_does_not_ask_again() -> None:
 
     assert ints(D.range(100).take_while(below_three)) == [0, 1, 2]
     assert asked == [0, 1, 2, 3]
+
+
+class Same:
+    """An object without an equality of its own."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+class Incomparable:
+    """Neither hashable nor picklable."""
+
+    __hash__ = None  # type: ignore[assignment]  # that is what it is for
+
+    def __reduce__(self) -> Any:
+        raise RuntimeError("not to be sent")
+
+
+def test_unique_compares_any_element() -> None:
+    """What has no hash is compared by content; in front of what cannot be compared nothing is lost."""
+    kinds: list[Callable[[], Any]] = [
+        lambda: {"b", "a"},
+        lambda: frozenset([1]),
+        lambda: [[1], [2, 3]],
+        lambda: [{1}, None],
+        lambda: Same(1),
+        lambda: Same(2),
+        lambda: bytearray(b"b"),
+    ]
+    items = [make() for make in kinds * 2]
+    assert list(D.from_generator(lambda: items).unique()) == items[: len(kinds)]
+    found: list[Any] = []
+    with pytest.raises(RuntimeError, match="not to be sent") as caught:
+        found.extend(D.from_generator(lambda: [1, {2}, 1, Incomparable(), 3]).unique())
+    assert found == [1, {2}]
+    assert "element 3" in caught.value.__notes__[-1]
 
 
 def test_unique_over_kinds() -> None:

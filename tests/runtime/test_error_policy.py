@@ -66,6 +66,17 @@ def test_a_fraction_is_judged_once_enough_was_seen() -> None:
     assert "max_fraction is 0.1" in str(error)
 
 
+def test_a_fraction_does_not_depend_on_how_far_other_steps_are() -> None:
+    """Neither what they have seen nor what failed in them counts."""
+    for ahead in (0, 1000):
+        policy = skips(max_skipped=None, max_fraction=0.1, min_elements=10)
+        first, second = policy.guard("p", "first"), policy.guard("q", "second")
+        first.passed(ahead)
+        assert first.skip(ValueError(), ORIGIN) is None
+        second.passed(18)
+        assert [second.skip(ValueError(), ORIGIN) is None for _ in range(3)] == [True, True, False]
+
+
 @pytest.mark.parametrize("passed", [0, 10, 10_000])
 def test_the_ends_of_a_fraction(passed: int) -> None:
     """Of 0 the first failure is one too many, from the first element on; of 1 none is."""

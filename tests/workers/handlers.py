@@ -16,7 +16,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 from asyncdata.workers.whereabouts import Mark
 
@@ -196,6 +196,29 @@ class HoldsALockError(LookupError):
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self.lock = threading.Lock()
+
+
+class SlottedError(Exception):
+    __slots__ = ("number",)
+
+    def __init__(self, *, number: int) -> None:
+        self.number = number
+
+    def __str__(self) -> str:
+        return f"number {self.number}"
+
+
+class MadeOtherwiseError(Exception):
+    def __new__(cls, *, kind: str) -> Self:
+        made = super().__new__(cls)
+        made.kind = kind
+        return made
+
+    def __init__(self, *, kind: str) -> None:
+        self.kind = kind
+
+    def __str__(self) -> str:
+        return f"of kind {self.kind}"
 
 
 class EvilError(OSError):

@@ -91,7 +91,11 @@ def test_an_exception_that_was_never_raised_has_no_place() -> None:
 
 def test_stand_ins_keep_the_name_and_the_nearest_types() -> None:
     """except LookupError catches a stand-in for a LookupError, also after another journey."""
-    arrived = travel(handlers.HoldsALockError("locked"))
+
+    class HoldsALockError(LookupError):
+        lock = threading.Lock()
+
+    arrived = travel(HoldsALockError("locked"))
     assert isinstance(arrived, LookupError)
     assert isinstance(arrived, UserFunctionError)
     assert isinstance(arrived, PipelineError)
@@ -100,6 +104,27 @@ def test_stand_ins_keep_the_name_and_the_nearest_types() -> None:
     assert isinstance(again, LookupError)
     assert isinstance(again, UserFunctionError)
     assert str(again) == str(arrived)
+
+
+@pytest.mark.parametrize(
+    "exc",
+    [handlers.HoldsALockError("locked"), handlers.SlottedError(number=4), handlers.MadeOtherwiseError(kind="odd")],
+    ids=lambda exc: type(exc).__name__,
+)
+def test_what_an_exception_holds_does_not_change_its_type(exc: Exception) -> None:
+    """Neither a lock, nor slots, nor constructors with arguments of their own."""
+    arrived = travel(raised(exc))
+    assert type(arrived) is type(exc)
+    assert str(arrived) == str(exc)
+
+
+def test_arguments_that_cannot_be_pickled_look_the_same() -> None:
+    """The text of the exception is made of them."""
+    exc = ValueError(threading.Lock(), 1)
+    arrived = travel(exc)
+    assert type(arrived) is ValueError
+    assert str(arrived) == str(exc)
+    assert arrived.args[1] == 1
 
 
 def test_types_that_cannot_be_joined_become_the_plain_stand_in() -> None:

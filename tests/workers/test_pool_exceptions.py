@@ -33,7 +33,7 @@ async def test_an_exception_keeps_type_args_and_shows_the_users_line(make_kit: M
     ("program", "kind", "text"),
     [
         (handlers.raise_two_arguments, handlers.TwoArgumentsError, "x is 3"),
-        (handlers.raise_holding_a_lock, LookupError, "HoldsALockError: locked"),
+        (handlers.raise_holding_a_lock, handlers.HoldsALockError, "locked"),
         (handlers.raise_evil, handlers.EvilError, "evil"),
         (handlers.raise_exploding, handlers.ExplodesWhenLoadedError, "bang"),
         (handlers.raise_without_text, Exception, ""),

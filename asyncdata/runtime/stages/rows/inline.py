@@ -22,7 +22,7 @@ from asyncdata.runtime.stages.rows.rowwise import RowwiseStage
 from asyncdata.runtime.stages.sources.arrays import block_of_elements
 from asyncdata.runtime.user_code import UserFunction, element_bytes
 from asyncdata.types import Element
-from asyncdata.workers.calling import explain_call
+from asyncdata.workers.calling import as_element, explain_call
 from asyncdata.workers.failure import as_raisable
 from asyncdata.workers.program import generator
 
@@ -53,7 +53,7 @@ class InlineMapStage(RowwiseStage):
         self._function = UserFunction(function, context, keys, depth)
 
     def _call(self, element: Element, origin: Rows) -> Any:
-        return self._function(element, origin)
+        return self._function.element(element, origin)
 
     def _made(self, block: Block, values: list[Any]) -> Block:
         block.release()
@@ -169,12 +169,13 @@ class AsyncMapStage(Stage):
             if self._keys is not None:
                 named["rng"] = generator(self._keys, call.origin[0], self._depth)
             with Outside():
-                call.value = await self._function(*arguments, *self._resources, **named)
+                value = await self._function(*arguments, *self._resources, **named)
+            call.value = as_element(value)
         except BaseException as error:
             explain_call(error, self._function, (*arguments, *self._resources), named)
             if is_ended_by_pipeline(error):
                 raise
-            call.error = as_raisable(error)
+            call.error = as_raisable(_as_raised(error))
             self.context.sources.locate(call.error, self.label, call.origin[0])
         call.done = True
         if self._parallelism.done % _CALLS_PER_SAMPLE == 0:
@@ -262,6 +263,13 @@ class AsyncMapStage(Stage):
                 await manager.__aexit__(None, None, None)
         finally:
             await super().aclose()
+
+
+def _as_raised(error: BaseException) -> BaseException:
+    """The ``StopIteration`` that a coroutine raised; Python makes a ``RuntimeError`` of it."""
+    cause = error.__cause__
+    translated = type(error) is RuntimeError and error.args == ("coroutine raised StopIteration",)
+    return cause if translated and isinstance(cause, StopIteration) else error
 
 
 _NUMBERS: Final = frozenset({bool, int, float, complex})

@@ -21,6 +21,7 @@ import numpy as np
 from asyncdata.errors import MemoryLimitError
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import ArrayColumn
+from asyncdata.memory.pickling import dumps
 from asyncdata.memory.structure import LEAF, flatten
 from asyncdata.runtime.stage import Stage, StageContext
 from asyncdata.runtime.state.tracks import Track
@@ -48,7 +49,7 @@ class UniqueStage(Stage):
         self._track = track
         self._seen: set[Hashable] = set() if track is None else {key.tobytes() for key in track.saved.keys}
         self._passed = 0 if track is None else track.saved.delivered
-        self._error: MemoryLimitError | None = None
+        self._error: BaseException | None = None
 
     async def _pull(self, limit: int) -> Block | None:
         await self._pause()
@@ -61,20 +62,23 @@ class UniqueStage(Stage):
             return None
         kept: list[int] = []
         try:
-            keys = _keys(block)
+            keys, self._error = _keys(block)
             if self._track is not None:
                 keys = list(map(_digest, keys))
             rows = self._add(keys, kept)
         except BaseException:
             block.release()
             raise
-        if rows < len(block):
-            # What came before is delivered first.
+        if self._error is not None:
+            self.context.sources.locate(self._error, self.label, block.origin[len(keys)])
+        if rows < len(keys):
             self._error = MemoryLimitError(
                 f"more than {self._limit} different elements need more than "
                 f"memory_limit_bytes={self._limit_bytes} to remember",
                 stage=self.label,
             )
+        if rows < len(block):
+            # What came before is delivered first.
             block, rest = block.split(rows)
             rest.release()
         if len(kept) < len(block):
@@ -101,12 +105,18 @@ class UniqueStage(Stage):
         return len(keys)
 
 
-def _keys(block: Block) -> list[Hashable]:
+def _keys(block: Block) -> tuple[list[Hashable], Exception | None]:
+    """Keys of the rows up to one that has none, and why."""
     if block.structure is LEAF and block.columns and isinstance(block.columns[0], ArrayColumn):
         array = block.columns[0].array
         if array.ndim == 1 and array.dtype.kind in "iub":
-            return [(array.dtype.str, value) for value in array.tolist()]
-    return [_key(element) for element in block.elements()]
+            return [(array.dtype.str, value) for value in array.tolist()], None
+    keys: list[Hashable] = []
+    try:
+        keys.extend(map(_key, block.elements()))
+    except Exception as error:  # noqa: BLE001 -- raised once the rows before it are delivered
+        return keys, error
+    return keys, None
 
 
 def _digest(key: Hashable) -> bytes:
@@ -129,15 +139,29 @@ def _leaf_key(leaf: Any) -> Hashable:
         if isinstance(leaf, float) and math.isnan(leaf):
             return (float, "nan")
         return (type(leaf), leaf)
-    array = np.asarray(leaf)
+    try:
+        array = np.asarray(leaf)
+    except ValueError:  # lists of different lengths
+        array = np.fromiter(leaf, object)
     if array.dtype == object:
-        return (type(leaf), tuple(_leaf_key(item) for item in array.ravel().tolist()) if array.ndim else leaf)
+        return (type(leaf), tuple(map(_leaf_key, array.ravel().tolist())) if array.ndim else _object_key(leaf))
     if array.ndim == 0 and array.dtype.kind in "iub":
         return (array.dtype.str, array.item())
     # -0.0 equals 0.0, and for a set every nan is one.
     if array.dtype.kind in "fc":
         array = np.where(np.isnan(array), np.array(np.nan, array.dtype), array + np.array(0, array.dtype))
     return (array.dtype.str, array.shape, _short(array.tobytes()))
+
+
+def _object_key(leaf: Any) -> Hashable:
+    """An object that says itself what it equals; any other one by its content, as it is sent between processes."""
+    kind = type(leaf)
+    if isinstance(leaf, set | frozenset):
+        return tuple(sorted(map(_leaf_key, leaf), key=repr))
+    hashed: Any = kind.__hash__
+    if hashed is not None and hashed is not object.__hash__:
+        return leaf  # type: ignore[no-any-return]  # it is hashable
+    return _short(dumps(leaf))
 
 
 def _short(data: bytes) -> bytes:

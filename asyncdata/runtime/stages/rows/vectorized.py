@@ -1,7 +1,8 @@
 """`map` of a vectorized function: called for a block of elements at once, with an array per leaf.
 
 How many elements a block holds depends on how the data arrived, so the function must treat every row alike and by
-itself; then any blocking gives the same elements.
+itself; then any blocking gives the same elements. Elements that make no array together (of different types, dtypes or
+shapes) are given to it in calls of their own, since NumPy would convert what arrived together.
 
     rows of the block      [3, 1, 4]        one array per leaf, a copy that the function may write to
     function               lambda x: 2 * x
@@ -10,7 +11,8 @@ itself; then any blocking gives the same elements.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,8 +22,9 @@ from asyncdata.memory.block import Block
 from asyncdata.memory.bytesarray import BytesArray
 from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColumn
 from asyncdata.memory.own import own
-from asyncdata.memory.structure import Structure, flatten, leaf_names, unflatten
+from asyncdata.memory.structure import LEAF, Structure, flatten, leaf_names, unflatten
 from asyncdata.runtime.stage import Stage, StageContext
+from asyncdata.runtime.stages.sources.arrays import columns_of
 from asyncdata.workers.calling import explain_call, no_coroutine
 from asyncdata.workers.failure import annotate, as_raisable
 
@@ -43,11 +46,20 @@ class VectorizedMapStage(Stage):
 
     async def _pull(self, limit: int) -> Block | None:
         await self._pause()
-        block = await self._upstream.pull(min(limit, self._rows))
+        if self._block is None:
+            self._block = await self._upstream.pull(min(limit, self._rows))
+        block = self._block
         if block is None or not len(block):
+            self._block = None
             return block
+        structure, columns = _regular(block)
+        alike = list(map(_alike, columns))
+        count = min([limit, len(block), *(found for found, _ in alike)])
+        self._block = None
+        if count < len(block):
+            block, self._block = block.split(count)
         try:
-            element = unflatten(block.structure, iter([_array_of(column) for column in block.columns]))
+            element = unflatten(structure, iter([array_of(count) for _, array_of in alike]))
             structure, columns = self._call(element, block.origin)
         finally:
             block.release()
@@ -73,16 +85,54 @@ class VectorizedMapStage(Stage):
             raise raised from raised.__cause__
 
 
-def _array_of(column: Column) -> Any:
-    """A leaf of all rows, in private memory; byte strings and texts as a BytesArray."""
-    if isinstance(column, ArrayColumn):
-        return own(column.array)
-    if isinstance(column, RefColumn) and column.leaf is not None and column.leaf.kind in ("bytes", "str"):
-        return BytesArray.copied(column.slabs.arena.array, column.rows, text=column.leaf.kind == "str")
+def _regular(block: Block) -> tuple[Structure, Sequence[Column]]:
+    """The rows of a block; where they nest in different ways, and are bare objects, the first that nest alike."""
+    column = block.columns[0] if block.structure is LEAF else None
+    one_leaf = isinstance(column, RefColumn) and column.leaf is not None and column.leaf.kind != "object"
+    if column is None or isinstance(column, ArrayColumn) or one_leaf:
+        return block.structure, block.columns
     items = [column.element(row) for row in range(len(column))]
-    if all(isinstance(item, bytes) for item in items) or all(isinstance(item, str) for item in items):
+    structure = flatten(items[0])[1]
+    return columns_of(list(itertools.takewhile(lambda item: flatten(item)[1] == structure, items)))
+
+
+def _alike(column: Column) -> tuple[int, Callable[[int], Any]]:
+    """How many rows from the first on make one array, and what makes it, in private memory, of so many of them.
+
+    Byte strings and texts become a BytesArray.
+    """
+    if isinstance(column, ArrayColumn):
+        array = column.array
+        return len(column), lambda count: own(array[:count])
+    if isinstance(column, RefColumn) and column.leaf is not None and column.leaf.kind in ("bytes", "str"):
+        slabs, rows, text = column.slabs, column.rows, column.leaf.kind == "str"
+        return len(column), lambda count: BytesArray.copied(slabs.arena.array, rows[:count], text=text)
+    items = [column.element(row) for row in range(len(column))]
+    kind = _kind(items[0])
+    return next((row for row, item in enumerate(items) if _kind(item) != kind), len(items)), lambda count: _stacked(
+        items[:count], kind
+    )
+
+
+def _kind(item: Any) -> Any:
+    """What an item has in common with those that make an array with it: a type, or dtype and shape."""
+    if isinstance(item, bytes | str):
+        return bytes if isinstance(item, bytes) else str
+    try:
+        array = np.asarray(item)
+    except ValueError:  # lists of different lengths
+        return np.dtype(object), ()
+    return array.dtype, array.shape
+
+
+def _stacked(items: list[Any], kind: Any) -> Any:
+    if kind in (bytes, str):
         return BytesArray.from_items(items)
-    return np.array(items)
+    dtype, shape = kind
+    stacked = np.empty((len(items), *shape), dtype)
+    for row, item in enumerate(items):
+        stacked[row] = item
+    return stacked
 
 
 def _column_of(leaf: Any, name: str, rows: int) -> Column:

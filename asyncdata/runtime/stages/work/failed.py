@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from asyncdata.errors import AsyncdataError, CorruptRecordError, TaskTimeoutError
+from asyncdata.formats.tfrecord import says_damaged
 from asyncdata.memory.advance import Rows
 from asyncdata.runtime.reading.source_table import SourceTable
 from asyncdata.workers.call import OverdueError
@@ -25,23 +26,20 @@ class Failed(NamedTuple):
 
 
 def error_of(
-    blob: bytes, overdue: OverdueError | None, *, label: str, sources: SourceTable, origin: Rows
+    blob: bytes, overdue: OverdueError | None, size: int, *, label: str, sources: SourceTable, origin: Rows
 ) -> BaseException:
     """What is wrong with a row.
 
     Args:
         blob: As the worker says it, see `workers.tasks.encode_failed`.
         overdue: Says where a function did not return, if that is it.
+        size: Of a record, in bytes.
         label: The stage's name.
         sources: For naming the record.
         origin: Provenance of the row.
     """
     if blob == DAMAGED:
-        return CorruptRecordError(
-            "the checksum of a record's payload does not match: the file is damaged",
-            stage=label,
-            **sources.place(origin),
-        )
+        return CorruptRecordError(says_damaged(size), stage=label, **sources.place(origin))
     error = _timeout(overdue) if blob == HUNG and overdue is not None else decode_failure(blob, where=label)
     if isinstance(error, AsyncdataError):
         error.complete(stage=label, **sources.place(origin))

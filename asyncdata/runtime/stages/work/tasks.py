@@ -407,7 +407,9 @@ class Job:
 
     def _failure(self, blob: bytes, row: int) -> BaseException:
         origin = self.block.origin[row]
-        return error_of(blob, self._hung.get(row), label=self._label, sources=self._sources, origin=origin)
+        records = next(iter(self.block.columns), None)
+        size = int(records.rows[row, 1]) if isinstance(records, RefColumn) else 0
+        return error_of(blob, self._hung.get(row), size, label=self._label, sources=self._sources, origin=origin)
 
     # --- results -----------------------------------------------------------------------------------------------
 

@@ -26,6 +26,26 @@ def test_any_blocking_gives_the_same(kind: Kinds) -> None:
     check_closing(make)
 
 
+@pytest.mark.parametrize(
+    "items",
+    [
+        [np.arange(2, dtype=">i4")] * 4,
+        [1, 2.5, True, 2**63, 3j],
+        [b"bytes", "text", b"more", 4],
+        [np.arange(n % 3) for n in range(6)],
+        [(1, 2), {"a": 1}, 3, (4, 5), [1, 2]],
+        [{1}, None, [[1], [2, 3]]],
+    ],
+    ids=["byte order", "numbers", "strings", "shapes", "nests", "objects"],
+)
+def test_only_what_is_alike_arrives_together(items: list[Any]) -> None:
+    """NumPy would convert what came together, and how much that is depends on time."""
+    ds = ad.Dataset.from_generator(lambda: items)
+    same = ds.map(lambda *parts: parts[0] if len(parts) == 1 else parts)
+    together = ds.map(lambda *parts: parts[0] if len(parts) == 1 else parts, vectorized=True)
+    assert list(map(repr, together)) == list(map(repr, same))
+
+
 def test_leaves_arrive_as_arrays_of_rows_and_leave_as_elements() -> None:
     """Numbers as arrays of their own, byte strings and texts as BytesArray; results nest as they like."""
     seen: list[Any] = []
