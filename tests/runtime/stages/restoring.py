@@ -45,6 +45,7 @@ from asyncdata.runtime.stages.order import shuffle
 from asyncdata.runtime.stages.rows import scan
 from asyncdata.runtime.stages.sources import framed
 from asyncdata.runtime.state import left_in_files, marker
+from asyncdata.runtime.state.json_codec import from_json
 from asyncdata.runtime.state.marker import Marker
 from asyncdata.runtime.state.resume import Resume, passed_on
 from tests.runtime.stages.laws import Event, Kinds, Scripted, plain, script
@@ -169,6 +170,12 @@ class Run(NamedTuple):
     states: list[Any]
     error: str | None
 
+    def check_rest_of(self, expected: Run, place: int, where: str) -> None:
+        """Raises ``AssertionError`` if it is not what is left of another run behind a state."""
+        assert self.elements == expected.elements[place:], where
+        assert self.origins == expected.origins[place:], where
+        assert self.error == expected.error, where
+
 
 def run(make: Make, seed: int | None, state: Any = None) -> Run:
     """Runs steps that are made anew, from a state on.
@@ -203,18 +210,23 @@ def check_restoring(make: Make, *, seeds: Iterable[int], places: int) -> None:
         places: States that are restored, of each way of cutting.
     """
     expected = run(make, None)
-    assert len(expected.origins) == len(expected.elements)
     for seed in seeds:
         draw = random.Random(seed)
-        cut = run(make, seed)
-        assert cut == expected, f"cut by seed {seed}"
         for place in _drawn(draw, range(len(expected.states)), places):
+            where = f"seed {seed}, from {place}"
             rest = run(make, seed, expected.states[place])
-            _check_rest(rest, expected, place, f"seed {seed}, from {place}")
+            rest.check_rest_of(expected, place, where)
+            if not place:
+                assert _positions(rest) == _positions(expected), where
             # Once more, from what was restored.
             later = draw.randrange(len(rest.states))
-            again = run(make, seed + 1, rest.states[later])
-            _check_rest(again, expected, place + later, f"seed {seed}, from {place}, then from {place + later}")
+            where = f"{where}, then from {place + later}"
+            run(make, seed + 1, rest.states[later]).check_rest_of(expected, place + later, where)
+
+
+def _positions(found: Run) -> dict[int, Any]:
+    """What the states say of the position."""
+    return {number: plain(from_json(state["state"])) for number, state in enumerate(found.states) if number}
 
 
 def _drawn(draw: random.Random, places: Sequence[int], most: int) -> list[int]:
@@ -222,12 +234,6 @@ def _drawn(draw: random.Random, places: Sequence[int], most: int) -> list[int]:
     if len(places) <= most:
         return list(places)
     return sorted({places[0], places[-1], *draw.sample(places, most)})
-
-
-def _check_rest(rest: Run, expected: Run, place: int, where: str) -> None:
-    assert rest.elements == expected.elements[place:], where
-    assert rest.origins == expected.origins[place:], where
-    assert rest.error == expected.error, where
 
 
 def check_once(make: Make, *, seeds: Iterable[int], places: int, count: bool = False) -> None:
