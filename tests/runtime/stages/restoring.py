@@ -201,14 +201,17 @@ def run(make: Make, seed: int | None, state: Any = None) -> Run:
     return Run(elements, origins, states, error)
 
 
-def check_restoring(make: Make, *, seeds: Iterable[int], places: int) -> None:
-    """The law of restoring; the error names where.
+def check_restoring(make: Make, *, seeds: Iterable[int], places: int, kept: bool = False) -> Run:
+    """The law of restoring; the error names where. Returns the run that all others are compared with.
 
     Args:
         make: Makes the steps.
         seeds: Of the cuts.
         places: States that are restored, of each way of cutting.
+        kept: Whether what one run leaves may be found by the next one, and be part of its states.
     """
+    if kept:
+        run(make, None)
     expected = run(make, None)
     for seed in seeds:
         draw = random.Random(seed)
@@ -222,6 +225,7 @@ def check_restoring(make: Make, *, seeds: Iterable[int], places: int) -> None:
             later = draw.randrange(len(rest.states))
             where = f"{where}, then from {place + later}"
             run(make, seed + 1, rest.states[later]).check_rest_of(expected, place + later, where)
+    return expected
 
 
 def _positions(found: Run) -> dict[int, Any]:
@@ -236,8 +240,8 @@ def _drawn(draw: random.Random, places: Sequence[int], most: int) -> list[int]:
     return sorted({places[0], places[-1], *draw.sample(places, most)})
 
 
-def check_once(make: Make, *, seeds: Iterable[int], places: int, count: bool = False) -> None:
-    """The law of exactly once.
+def check_once(make: Make, *, seeds: Iterable[int], places: int, count: bool = False) -> Run:
+    """The law of exactly once. Returns the last run that was whole.
 
     Args:
         make: Makes the steps.
@@ -264,6 +268,7 @@ def check_once(make: Make, *, seeds: Iterable[int], places: int, count: bool = F
             again = run(make, seed + 2, rest.states[later])
             parts = first.elements[:place] + rest.elements[:later] + again.elements
             check(parts, f"seed {seed}, from {place}, then {later} further")
+    return first
 
 
 def leaves(elements: Any) -> Counter[str]:
@@ -289,12 +294,12 @@ def mark_often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def brought_back(monkeypatch: pytest.MonkeyPatch) -> set[type[Node]]:
-    """The kinds of steps that were brought back to a state so far."""
+    """The kinds of steps that were in runs from a state on, so far."""
     found: set[type[Node]] = set()
 
     def noting(make: Any) -> Any:
         def noted(node: Any, scope: Scope, context: StageContext) -> Stage:
-            if scope.state is not None or (scope.within is not None and scope.services.tracks._saved):
+            if scope.services.is_resumed or scope.services.tracks._saved:
                 found.add(type(node))
             made: Stage = make(node, scope, context)
             return made

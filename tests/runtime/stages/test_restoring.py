@@ -7,6 +7,7 @@ import importlib
 import itertools
 import json
 import pkgutil
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -283,7 +284,7 @@ ORDERED: dict[type[Node], dict[str, Make]] = {
     transformations.Batch: {
         "": lambda s, _: s().batch(4),
         "drop": lambda s, _: s(kind="twice").batch(3, drop_remainder=True),
-        "large": lambda s, _: s(kind="refs").batch(11),
+        "large": lambda s, _: s(kind="refs").batch(9),
         "of filter": lambda s, _: s().filter(odd).batch(3),
     },
     grouping.PaddedBatch: {
@@ -311,7 +312,7 @@ ORDERED: dict[type[Node], dict[str, Make]] = {
         "of filter": lambda s, _: s().filter(odd).window(3).map(lambda w: [int(x) for x in w]),
     },
     grouping.Contents: {
-        "": lambda s, _: s(kind="nests").window(12).flat_map(lambda w: w.map(doubled)),
+        "": lambda s, _: s(kind="refs").window(12).flat_map(lambda w: w.map(doubled)),
         "of nests": lambda s, _: s(kind="twice").window(7, 3).interleave(lambda one, two: D.zip((two, one)), 2),
     },
     grouping.GroupByWindow: {
@@ -355,8 +356,9 @@ ORDERED: dict[type[Node], dict[str, Make]] = {
     grouping.Snapshot: {
         "": lambda s, f: s(13, kind="refs").shuffle(4).snapshot(f.new()).repeat(2),
         "that is there": lambda s, f: s(13, kind="refs").shuffle(4).snapshot(f.named("snapshot")).repeat(2),
-        "shards": lambda s, f: s(13).shuffle(4).snapshot(f.new(), shard_func=lambda x: x % 3).repeat(2),
-        "reader": lambda s, f: s(13).snapshot(f.new(), reader_func=lambda d: d.flat_map(lambda x: x)).repeat(2),
+        "in shards": lambda s, f: s(13).shuffle(4).snapshot(f.new(), shard_func=lambda x: x % 3),
+        "in shards that are there": lambda s, f: s(13).shuffle(4).snapshot(f.named("shards"), shard_func=lambda x: x % 3).repeat(2),
+        "reader": lambda s, f: s(13).snapshot(f.named("reader"), reader_func=lambda d: d.flat_map(lambda x: x)).repeat(2),
     },
     # Sources.
     sources.Range: {"": lambda *_: D.range(3, 70, 2)},
@@ -406,9 +408,16 @@ ORDERED: dict[type[Node], dict[str, Make]] = {
         "of shard": lambda _, f: ad.TFRecordDataset(f.records).shard(2, 1).shuffle(7),
     },
     grouping.StoredFile: {
-        "": lambda s, f: s(23).snapshot(f.new(), shard_func=lambda x: x % 3).repeat(3),
+        "": lambda s, f: s(23).snapshot(f.named("stored"), shard_func=lambda x: x % 3).repeat(3),
     },
 }
+
+KEPT = {grouping.Cache, grouping.Snapshot, grouping.StoredFile}
+"""What they find is part of their states."""
+
+FEW = 4
+SHORT = {"Filter none", "Skip more", "Skip all", "Repeat of nothing", "Shard none", "Items"}
+"""Those with hardly any elements."""
 
 NEVER_LOWERED = {flat.Hole}
 """Stands for an input while a plan is pickled."""
@@ -424,7 +433,9 @@ def every_kind() -> set[type[Node]]:
             yield each
             yield from below(each)
 
-    return {kind for kind in below(Node) if kind.__module__.startswith(f"{plan.__name__}.")}
+    # Without those that dataclasses have put others with slots in the place of.
+    kinds = {kind for kind in below(Node) if kind.__module__.startswith(f"{plan.__name__}.")}
+    return {kind for kind in kinds if getattr(sys.modules[kind.__module__], kind.__name__) is kind}
 
 
 def cases(table: dict[type[Node], dict[str, Any]]) -> Any:
@@ -445,10 +456,18 @@ def test_there_is_a_case_for_every_kind_of_step() -> None:
 
 @cases(ORDERED)
 def test_a_step_goes_on_where_it_was(
-    kind: type[Node], make: Make, stored_files: Files, brought_back: set[type[Node]]
+    kind: type[Node], make: Make, stored_files: Files, brought_back: set[type[Node]], request: pytest.FixtureRequest
 ) -> None:
     """Restore at every step, and once more from there."""
-    check_restoring(lambda scripts: make(scripts, stored_files), seeds=range(samples(1, 40)), places=samples(3, 100))
+    name = request.node.callspec.id
+    found = check_restoring(
+        lambda scripts: make(scripts, stored_files),
+        seeds=range(samples(1, 5)),
+        places=samples(3, 100),
+        kept=kind in KEPT,
+    )
+    assert (found.error is not None) == name.endswith("fails")
+    assert len(found.elements) > FEW or name in SHORT
     assert kind in brought_back
 
 
@@ -463,10 +482,9 @@ def mixed(scripts: Scripts, count: int = 30, first: int = 0) -> ad.Dataset:
 UNORDERED: dict[type[Node], dict[str, Make]] = {
     transformations.Map: {
         "async": lambda s, _: mixed(s),
-        "threads": lambda s, _: s(kind="nests").map(number, 3, executor="thread", deterministic=False),
+        "threads": lambda s, _: s(kind="nests").map(doubled, 3, executor="thread", deterministic=False),
         "behind": lambda s, _: mixed(s).map(doubled),
         "twice": lambda s, _: mixed(s).map(later, 2, deterministic=False),
-        "fails": lambda s, _: s(20).map(later, 3, deterministic=False).map(failing),
     },
     transformations.Interleave: {
         "": lambda s, _: interleaved(s, num_parallel_calls=3, deterministic=False),
@@ -491,7 +509,7 @@ UNORDERED: dict[type[Node], dict[str, Make]] = {
     transformations.WithOptions: {"": lambda s, _: mixed(s).with_options(ad.Options(state_history=50))},
     transformations.Repeat: {"": lambda s, _: mixed(s, 9).repeat(3), "for ever": lambda s, _: mixed(s, 9).repeat().take(27)},
     transformations.Take: {"": lambda s, _: mixed(s).take(17), "more": lambda s, _: mixed(s).take(99)},
-    transformations.Skip: {"": lambda s, _: mixed(s).skip(9), "all": lambda s, _: mixed(s).skip(99)},
+    transformations.Skip: {"": lambda s, _: mixed(s).skip(9)},
     transformations.Batch: {"": lambda s, _: mixed(s).batch(4), "drop": lambda s, _: mixed(s).batch(5, True)},
     transformations.MapBatch: {
         "": lambda s, _: mixed(s).map(number, 2, executor="thread").batch(4),
@@ -511,18 +529,21 @@ UNORDERED: dict[type[Node], dict[str, Make]] = {
     sequence.Scan: {"": lambda s, _: mixed(s).scan(0, counted), "batch": lambda s, _: mixed(s).scan(0, counted).batch(4)},
     sequence.Unique: {"": lambda s, _: mixed(s, 20).concatenate(mixed(s, 30)).unique()},
 }
-ONLY_AS_MANY = {"Take", "Skip", "Map fails"}
+COUNTED = {transformations.Take, transformations.Skip}
 """Which elements these give is another matter in every run."""
 
 
 @cases(UNORDERED)
 def test_every_element_comes_once(
-    kind: type[Node], make: Make, stored_files: Files, brought_back: set[type[Node]], request: pytest.FixtureRequest
+    kind: type[Node], make: Make, stored_files: Files, brought_back: set[type[Node]]
 ) -> None:
     """What was delivered and what comes behind the state are all elements, and so once more."""
-    name = request.node.callspec.id
-    count = kind in {transformations.Take, transformations.Skip} 
-    check_once(
-        lambda scripts: make(scripts, stored_files), seeds=range(samples(1, 40)), places=samples(3, 100), count=count
+    found = check_once(
+        lambda scripts: make(scripts, stored_files),
+        seeds=range(samples(1, 5)),
+        places=samples(3, 100),
+        count=kind in COUNTED,
     )
+    assert found.error is None
+    assert len(found.elements) > FEW
     assert kind in brought_back
