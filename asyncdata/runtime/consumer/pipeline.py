@@ -234,7 +234,7 @@ class Pipeline:
                     # What nothing was made of is used up with the next element.
                     dropped.append(block.advance)
                 elif block.advance.marks:
-                    # Without it a state would go back to the last mark that came together with an element.
+                    # Else a state would go back to a mark that came together with an element.
                     dropped = [block.advance]
             else:
                 if dropped:

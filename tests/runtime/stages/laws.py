@@ -8,6 +8,8 @@ cut as the bench says: whole, or at random, with blocks without rows strewn in. 
   that. The first three are the same where nothing is tracked, too.
 * *Leases*: after the end, after closing at any step, after an error and after a cancellation, no slab is held and the
   ledger is charged with nothing. Closing that was interrupted can be begun again.
+
+The third law, *restore at every step*, is about steps of plans: see ``restoring``.
 """
 
 from __future__ import annotations

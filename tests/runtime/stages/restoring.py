@@ -1,17 +1,17 @@
-"""The law of restoring: a state taken at any element, given to the same steps anew, gives exactly what is left.
+"""The law of restoring, as functions to be called from a test: a state gives exactly the elements that were left.
 
-A step is brought back to a state where it is lowered: a rule divides the state among the step and its inputs, see
-`asyncdata.runtime.state.resume`. So the law is about plans, as small as they can be: one step over scripted sources. A
-state goes through JSON. The laws:
+A step is brought back to a state while it is lowered: a rule divides the state among the step and its inputs, see
+`asyncdata.runtime.state.resume`. So the law is about plans, and these are as small as they can be: one step over
+scripted sources, which are cut as in ``laws``. Each run makes the plan anew; its state comes through JSON. The laws:
 
 * *Restore at every step*: behind a state, elements, provenance and the error at the end are those that were left,
-  however the input and the output are cut into blocks. States that are taken then obey the law, too. The states
-  themselves do not depend on how blocks are cut.
+  however input and output are cut into blocks; so they are behind a state that is taken then. What states say of the
+  position does not depend on how blocks are cut.
 * *Exactly once*, where elements have no fixed order: what was delivered in front of a state and what comes behind it
-  are together what one run delivers, and so are three parts of two states.
+  are together what one run delivers; so are the three parts that two states make.
 
-With a thousand rows from one mark to the next, states of short scripts would all be of the first mark: `mark_often`
-puts them closer together.
+With a thousand rows from one mark to the next, all states of short scripts would be those of the first mark:
+`mark_often` puts marks closer together.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import dataclasses
 import json
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
@@ -29,7 +29,7 @@ import pytest
 
 import asyncdata as ad
 from asyncdata.memory.accounts import Account
-from asyncdata.memory.advance import Rows, State
+from asyncdata.memory.advance import State
 from asyncdata.memory.arena import Arena
 from asyncdata.memory.block import Block
 from asyncdata.plan.node import Node
@@ -97,7 +97,7 @@ class _Place:
         return dataclasses.replace(self.own, label=label)
 
 
-def _at_its_mark(node: Any, state: State) -> Resume:  # noqa: ARG001 -- a rule
+def _at_its_mark(node: Any, state: State) -> Resume:
     return Resume(state.mark, drop=state.skip)
 
 
@@ -161,7 +161,7 @@ class Run(NamedTuple):
     Attributes:
         elements: As plain data.
         origins: Their provenance.
-        states: In front of each, behind the last one, and when the end or an error was met.
+        states: In front of each, behind the last one, and when the end or an error was met; None: was not asked for.
         error: What ended it.
     """
 
@@ -170,6 +170,11 @@ class Run(NamedTuple):
     states: list[Any]
     error: str | None
 
+    @property
+    def positions(self) -> list[Any]:
+        """What the states behind elements say of the position."""
+        return [plain(from_json(state["state"])) for state in self.states[1:]]
+
     def check_rest_of(self, expected: Run, place: int, where: str) -> None:
         """Raises ``AssertionError`` if it is not what is left of another run behind a state."""
         assert self.elements == expected.elements[place:], where
@@ -177,27 +182,34 @@ class Run(NamedTuple):
         assert self.error == expected.error, where
 
 
-def run(make: Make, seed: int | None, state: Any = None) -> Run:
+def run(make: Make, seed: int | None, state: Any = None, at: int | None = None) -> Run:
     """Runs steps that are made anew, from a state on.
 
     Args:
         make: Makes them.
         seed: Of the cuts.
         state: Where it begins.
+        at: Which of its states is wanted; None for all.
     """
     scripts = Scripts(None if seed is None else random.Random(seed))
     origins: list[Any] = []
     dataset = scripts.watched(make(scripts), origins).with_options(ad.Options(seed=7))
-    elements, error = [], None
+    elements: list[Any] = []
+    states: list[Any] = []
+    error = None
     with dataset.iterator(state=json.loads(json.dumps(state))) as it:
-        states = [it.state_dict()]
+
+        def note() -> None:
+            states.append(it.state_dict() if at in (None, len(states)) else None)
+
+        note()
         try:
             for element in it:
                 elements.append(plain(element))
-                states.append(it.state_dict())
+                note()
         except Exception as raised:  # noqa: BLE001 -- compared
             error = f"{type(raised).__name__}: {raised}"
-        states.append(it.state_dict())
+        note()
     return Run(elements, origins, states, error)
 
 
@@ -207,7 +219,7 @@ def check_restoring(make: Make, *, seeds: Iterable[int], places: int, kept: bool
     Args:
         make: Makes the steps.
         seeds: Of the cuts.
-        places: States that are restored, of each way of cutting.
+        places: States that are restored, beside that of the beginning, of each way of cutting.
         kept: Whether what one run leaves may be found by the next one, and be part of its states.
     """
     if kept:
@@ -215,33 +227,26 @@ def check_restoring(make: Make, *, seeds: Iterable[int], places: int, kept: bool
     expected = run(make, None)
     for seed in seeds:
         draw = random.Random(seed)
-        for place in _drawn(draw, range(len(expected.states)), places):
+        again = run(make, seed, expected.states[0])
+        again.check_rest_of(expected, 0, f"seed {seed}, from 0")
+        assert again.positions == expected.positions, f"states by seed {seed}"
+        for place in _drawn(draw, range(1, len(expected.states)), places):
+            later = draw.randrange(place, len(expected.states))
             where = f"seed {seed}, from {place}"
-            rest = run(make, seed, expected.states[place])
+            rest = run(make, seed, expected.states[place], later - place)
             rest.check_rest_of(expected, place, where)
-            if not place:
-                assert _positions(rest) == _positions(expected), where
-            # Once more, from what was restored.
-            later = draw.randrange(len(rest.states))
-            where = f"{where}, then from {place + later}"
-            run(make, seed + 1, rest.states[later]).check_rest_of(expected, place + later, where)
+            rest = run(make, seed + 1, rest.states[later - place], 0)
+            rest.check_rest_of(expected, later, f"{where}, then from {later}")
     return expected
 
 
-def _positions(found: Run) -> dict[int, Any]:
-    """What the states say of the position."""
-    return {number: plain(from_json(state["state"])) for number, state in enumerate(found.states) if number}
-
-
-def _drawn(draw: random.Random, places: Sequence[int], most: int) -> list[int]:
-    """Some of these, the ends among them."""
-    if len(places) <= most:
-        return list(places)
-    return sorted({places[0], places[-1], *draw.sample(places, most)})
+def _drawn(draw: random.Random, places: range, most: int) -> list[int]:
+    """Some of these."""
+    return sorted(draw.sample(places, min(most, len(places))))
 
 
 def check_once(make: Make, *, seeds: Iterable[int], places: int, count: bool = False) -> Run:
-    """The law of exactly once. Returns the last run that was whole.
+    """The law of exactly once; the error names where. Returns a run that was whole.
 
     Args:
         make: Makes the steps.
@@ -249,26 +254,29 @@ def check_once(make: Make, *, seeds: Iterable[int], places: int, count: bool = F
         places: States that are restored, of each way of cutting.
         count: Whether only the number of elements is the same in every run.
     """
+    whole = run(make, None)
     for seed in seeds:
         draw = random.Random(seed)
         first = run(make, seed)
-        expected = leaves(first.elements)
-
-        def check(elements: list[Any], where: str) -> None:
-            found = leaves(elements)
-            if count:
-                assert found.total() == expected.total(), where
-            else:
-                assert found == expected, f"{where}: {found - expected} too many, {expected - found} missing"
-
         for place in _drawn(draw, range(len(first.states)), places):
-            rest = run(make, seed + 1, first.states[place])
-            check(first.elements[:place] + rest.elements, f"seed {seed}, from {place}")
-            later = draw.randrange(len(rest.states))
-            again = run(make, seed + 2, rest.states[later])
-            parts = first.elements[:place] + rest.elements[:later] + again.elements
-            check(parts, f"seed {seed}, from {place}, then {later} further")
-    return first
+            where = f"seed {seed}, from {place}"
+            later = draw.randrange(len(first.states) - place)
+            rest = run(make, seed + 1, first.states[place], later)
+            _check_parts(first.elements[:place] + rest.elements, whole.elements, where, count=count)
+            # The rest may be fewer batches than it was.
+            if later < len(rest.states):
+                again = run(make, seed + 2, rest.states[later], 0)
+                parts = first.elements[:place] + rest.elements[:later] + again.elements
+                _check_parts(parts, whole.elements, f"{where}, then {later} further", count=count)
+    return whole
+
+
+def _check_parts(parts: list[Any], whole: list[Any], where: str, *, count: bool) -> None:
+    found, expected = leaves(parts), leaves(whole)
+    if count:
+        assert found.total() == expected.total(), where
+    else:
+        assert found == expected, f"{where}: {found - expected} too many, {expected - found} missing"
 
 
 def leaves(elements: Any) -> Counter[str]:
@@ -276,7 +284,7 @@ def leaves(elements: Any) -> Counter[str]:
     if isinstance(elements, list | tuple):
         found: Counter[str] = Counter()
         for element in elements:
-            found += leaves(element)
+            found.update(leaves(element))
         return found
     return Counter([repr(elements)])
 

@@ -357,12 +357,18 @@ ORDERED: dict[type[Node], dict[str, Make]] = {
         "": lambda s, f: s(13, kind="refs").shuffle(4).snapshot(f.new()).repeat(2),
         "that is there": lambda s, f: s(13, kind="refs").shuffle(4).snapshot(f.named("snapshot")).repeat(2),
         "in shards": lambda s, f: s(13).shuffle(4).snapshot(f.new(), shard_func=lambda x: x % 3),
-        "in shards that are there": lambda s, f: s(13).shuffle(4).snapshot(f.named("shards"), shard_func=lambda x: x % 3).repeat(2),
-        "reader": lambda s, f: s(13).snapshot(f.named("reader"), reader_func=lambda d: d.flat_map(lambda x: x)).repeat(2),
+        "in shards that are there": lambda s, f: (
+            s(13).shuffle(4).snapshot(f.named("shards"), shard_func=lambda x: x % 3).repeat(2)
+        ),
+        "reader": lambda s, f: (
+            s(13).snapshot(f.named("reader"), reader_func=lambda d: d.flat_map(lambda x: x)).repeat(2)
+        ),
     },
     # Sources.
     sources.Range: {"": lambda *_: D.range(3, 70, 2)},
-    sources.TensorSlices: {"": lambda *_: D.from_tensor_slices((np.arange(60).reshape(20, 3), list(map(str, range(20)))))},
+    sources.TensorSlices: {
+        "": lambda *_: D.from_tensor_slices((np.arange(60).reshape(20, 3), list(map(str, range(20)))))
+    },
     sources.Items: {
         "": lambda *_: D.from_tensors((1, b"b")),
         "several": lambda *_: ad.Dataset(sources.Items(items=(1, "b", (1, 2), b"c", 3.5, 6, 7, 8, 9))),
@@ -438,7 +444,7 @@ def every_kind() -> set[type[Node]]:
     return {kind for kind in kinds if getattr(sys.modules[kind.__module__], kind.__name__) is kind}
 
 
-def cases(table: dict[type[Node], dict[str, Any]]) -> Any:
+def cases(table: dict[type[Node], dict[str, Make]]) -> pytest.MarkDecorator:
     """Each of a table, by name."""
     params = [
         pytest.param(kind, make, id=f"{kind.__name__} {name}".rstrip())
@@ -463,12 +469,12 @@ def test_a_step_goes_on_where_it_was(
     found = check_restoring(
         lambda scripts: make(scripts, stored_files),
         seeds=range(samples(1, 5)),
-        places=samples(3, 100),
+        places=samples(2, 100),
         kept=kind in KEPT,
     )
     assert (found.error is not None) == name.endswith("fails")
     assert len(found.elements) > FEW or name in SHORT
-    assert kind in brought_back
+    assert kind in brought_back or name in SHORT
 
 
 # --- without one ------------------------------------------------------------------------------------------------------
@@ -507,7 +513,10 @@ UNORDERED: dict[type[Node], dict[str, Make]] = {
     transformations.IgnoreErrors: {"": lambda s, _: mixed(s).map(failing).ignore_errors()},
     transformations.Prefetch: {"": lambda s, _: mixed(s).prefetch(5)},
     transformations.WithOptions: {"": lambda s, _: mixed(s).with_options(ad.Options(state_history=50))},
-    transformations.Repeat: {"": lambda s, _: mixed(s, 9).repeat(3), "for ever": lambda s, _: mixed(s, 9).repeat().take(27)},
+    transformations.Repeat: {
+        "": lambda s, _: mixed(s, 9).repeat(3),
+        "for ever": lambda s, _: mixed(s, 9).repeat().take(27),
+    },
     transformations.Take: {"": lambda s, _: mixed(s).take(17), "more": lambda s, _: mixed(s).take(99)},
     transformations.Skip: {"": lambda s, _: mixed(s).skip(9)},
     transformations.Batch: {"": lambda s, _: mixed(s).batch(4), "drop": lambda s, _: mixed(s).batch(5, True)},
@@ -526,7 +535,10 @@ UNORDERED: dict[type[Node], dict[str, Make]] = {
         "with order": lambda s, _: D.zip((s(30), mixed(s, 30, 100))),
     },
     sequence.Enumerate: {"": lambda s, _: mixed(s).enumerate(5)},
-    sequence.Scan: {"": lambda s, _: mixed(s).scan(0, counted), "batch": lambda s, _: mixed(s).scan(0, counted).batch(4)},
+    sequence.Scan: {
+        "": lambda s, _: mixed(s).scan(0, counted),
+        "batch": lambda s, _: mixed(s).scan(0, counted).batch(4),
+    },
     sequence.Unique: {"": lambda s, _: mixed(s, 20).concatenate(mixed(s, 30)).unique()},
 }
 COUNTED = {transformations.Take, transformations.Skip}
@@ -541,7 +553,7 @@ def test_every_element_comes_once(
     found = check_once(
         lambda scripts: make(scripts, stored_files),
         seeds=range(samples(1, 5)),
-        places=samples(3, 100),
+        places=samples(2, 100),
         count=kind in COUNTED,
     )
     assert found.error is None
