@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, TypeVar
 
+import numpy as np
+
 from asyncdata.memory.ragged import RaggedArray
 from asyncdata.types import Element
 
@@ -52,6 +54,12 @@ Structure: TypeAlias = "TupleOf | DictOf | RecordOf | RaggedOf | None"
 """``None`` is a leaf."""
 
 LEAF: Final = None
+
+_PAYLOADS: Final = frozenset((bytes, str, bytearray))
+_NUMBERS: Final = frozenset((bool, int, float, complex))
+_COLLECTIONS: Final = frozenset((list, set, frozenset))
+_ITEM_BYTES: Final = 48
+"""Of a Python object in a list, beside what it holds, about."""
 
 C = TypeVar("C", bound=type)
 
@@ -232,3 +240,20 @@ def describe(structure: Structure, leaves: Iterator[str]) -> str:
         return f"{getattr(structure.make, '__name__', '')}({inside})"
     pairs = zip(structure.keys, structure.children, strict=True)
     return "{" + ", ".join(f"{key}: {describe(child, leaves)}" for key, child in pairs) + "}"
+
+
+def element_bytes(element: Element) -> int:
+    """What the arrays, byte strings and texts of an element take, also those in lists and sets; numbers count there."""
+    kind = type(element)
+    if kind in _PAYLOADS:
+        return len(element)
+    if kind in _NUMBERS:
+        return 0
+    if kind in _COLLECTIONS:
+        numeric = type(next(iter(element), None)) in _NUMBERS
+        return _ITEM_BYTES * len(element) + (0 if numeric else sum(map(element_bytes, element)))
+    leaves, structure = flatten(element, whole_ragged=True)
+    if structure is not LEAF:
+        return sum(map(element_bytes, leaves))
+    nbytes = int(getattr(element, "nbytes", 0))
+    return nbytes + sum(map(element_bytes, element.flat)) if kind is np.ndarray and element.dtype.hasobject else nbytes

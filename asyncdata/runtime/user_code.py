@@ -5,13 +5,13 @@ from __future__ import annotations
 import operator
 import time
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from asyncdata.memory.advance import Rows
 from asyncdata.memory.block import Block
-from asyncdata.memory.structure import LEAF, flatten
+from asyncdata.memory.structure import element_bytes
 from asyncdata.runtime.error_policy import Guard
 from asyncdata.runtime.stage import BLOCK_BYTES, LONG_STEP_S, StageContext
 from asyncdata.types import Element
@@ -80,30 +80,6 @@ def as_int(value: Any, what: str) -> int:
         return operator.index(value.item() if isinstance(value, np.ndarray | np.generic) else value)
     except (TypeError, ValueError):
         raise TypeError(f"{what} must return an integer, not {type(value).__name__}") from None
-
-
-def element_bytes(element: Any) -> int:
-    """What the arrays, byte strings and texts of an element take, with those in lists; numbers in lists 8 bytes."""
-    kind = type(element)
-    if kind in _PAYLOADS:
-        return len(element)
-    if kind in _NUMBERS:
-        return 0
-    if kind is np.ndarray:
-        nbytes = int(element.nbytes)
-        return nbytes + sum(map(element_bytes, element.flat)) if element.dtype.hasobject else nbytes
-    if kind in _COLLECTIONS:
-        numeric = type(next(iter(element), None)) in _NUMBERS
-        return 8 * len(element) + (0 if numeric else sum(map(element_bytes, element)))
-    leaves, structure = flatten(element, whole_ragged=True)
-    if structure is not LEAF:
-        return sum(map(element_bytes, leaves))
-    return getattr(element, "nbytes", 0)
-
-
-_PAYLOADS: Final = frozenset((bytes, str, bytearray))
-_NUMBERS: Final = frozenset((bool, int, float, complex))
-_COLLECTIONS: Final = frozenset((list, set, frozenset))
 
 
 def call_rows(

@@ -281,16 +281,23 @@ def _as_row(item: Any) -> tuple[Leaf, Any]:
 
 
 class _PlainPickler(pickle.Pickler):
-    """For numbers, texts and bytes in Python's and NumPy's own containers: copies of them are as good as they are."""
+    """For numbers, texts and bytes in containers of Python, NumPy and this package, whose copies are as good as they.
+
+    A window is such a container.
+    """
 
     def reducer_override(self, obj: Any) -> Any:
         """Refuses objects of other classes, which may have an identity, or functions of their own for pickling."""
-        kind = type(obj)
-        if kind is np.ndarray or isinstance(obj, np.generic | np.dtype):
+        by_name = isinstance(obj, type | FunctionType | BuiltinFunctionType)
+        if _package(obj if by_name else type(obj)) == "asyncdata":
             return NotImplemented
-        if issubclass(kind, type | FunctionType | BuiltinFunctionType) and obj.__module__.partition(".")[0] == "numpy":
+        if _package(obj) == "numpy" if by_name else type(obj) is np.ndarray or isinstance(obj, np.generic | np.dtype):
             return NotImplemented
         raise pickle.PicklingError
+
+
+def _package(named: Any) -> str:
+    return str(named.__module__).partition(".")[0]
 
 
 def _is_landed(array: npt.NDArray[Any]) -> bool:
