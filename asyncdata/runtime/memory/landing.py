@@ -36,7 +36,8 @@ _SLAB_PART: Final = 1024
 _MOST_SLAB_BYTES: Final = 1 << 20
 _AHEAD_PART: Final = 16
 """Of the limit: reserved for elements that were made ahead."""
-_NUMBERS: Final = frozenset((int, float, complex, bool))
+_NUMBERS: Final = (int, float, complex, np.number, np.bool_)
+_NONE: Final = pickle.dumps(None, pickle.HIGHEST_PROTOCOL)
 _THIN: Final = 9 / 8
 """Small rows move out of slabs that are so much larger than all that is in them."""
 
@@ -248,7 +249,7 @@ def _loose(column: Column) -> _Loose | None:
         return None
     items = column.items
     kinds = set(map(type, items))
-    if kinds <= _NUMBERS:
+    if all(issubclass(kind, _NUMBERS) for kind in kinds):
         return None
     if kinds == {bytes}:
         return _Loose(_lengths(items), BYTES, [], items)
@@ -273,8 +274,10 @@ def _as_row(item: Any) -> tuple[Leaf, Any]:
         return BYTES, item
     if kind is str:
         return STR, item.encode()
-    if kind is np.ndarray and item.ndim and _is_landed(item):
+    if (kind is np.ndarray and item.ndim and _is_landed(item)) or issubclass(kind, np.number | np.bool_):
         return array_leaf(item), item
+    if item is None:
+        return OBJECT, _NONE  # usual among other values
     data = io.BytesIO()
     _PlainPickler(data, pickle.HIGHEST_PROTOCOL).dump(item)
     return OBJECT, data.getvalue()
