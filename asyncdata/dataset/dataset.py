@@ -533,10 +533,11 @@ class Dataset:
     def unique(self) -> Dataset:
         """Each element the first time it occurs.
 
-        Accepts any kind of element. Remembers what it has seen, with about 150 bytes per different element.
+        Accepts any kind of element. Remembers what it has seen, with about 150 bytes per leaf of a different element.
 
         Raises:
-            MemoryLimitError: During iteration, if this memory exceeds `Options.memory_limit_bytes`.
+            MemoryLimitError: During iteration, if this memory and that of other steps exceed
+                `Options.memory_limit_bytes`.
 
         Example:
             >>> import asyncdata as ad

@@ -24,7 +24,7 @@ from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColum
 from asyncdata.memory.leaf import BYTES, STR, Leaf, array_leaf
 from asyncdata.memory.own import own
 from asyncdata.memory.slabs import Slabs
-from asyncdata.memory.structure import LEAF, Structure
+from asyncdata.memory.structure import LEAF, Structure, element_bytes
 from asyncdata.memory.wire import aligned
 
 PLAIN: Final = (type(None), bool, int, float)
@@ -78,6 +78,7 @@ class Image:
         specs: One per leaf.
         nbytes: Size of the body.
         body: The body in private memory; None when it lies in a file.
+        object_bytes: What Python objects in the specs take besides.
     """
 
     rows: int
@@ -85,6 +86,7 @@ class Image:
     specs: tuple[Spec, ...]
     nbytes: int
     body: npt.NDArray[np.uint8] | None = None
+    object_bytes: int = 0
 
     @property
     def has_references(self) -> bool:
@@ -123,11 +125,12 @@ class ImageBuilder:
         self._origins: list[npt.NDArray[np.int64]] = []
         self._payload = bytearray()
         self._array_bytes = 0
+        self._object_bytes = 0
 
     @property
     def nbytes(self) -> int:
-        """About the size of the body so far."""
-        return len(self._payload) + self._array_bytes + 48 * self.rows
+        """About the size of the body so far, with objects beside it."""
+        return len(self._payload) + self._array_bytes + self._object_bytes + 48 * self.rows
 
     def takes(self, block: Block) -> bool:
         """Whether a block's rows go into the same image as those before."""
@@ -148,7 +151,9 @@ class ImageBuilder:
                 self._add_references(column, target)
             else:
                 # Of its own: the elements themselves go on, and whoever gets them may write to them.
-                target.items += [column.private(row) for row in range(len(column))]
+                items = [column.private(row) for row in range(len(column))]
+                self._object_bytes += sum(map(element_bytes, items))
+                target.items += items
         self._origins.append(block.origin)
         self.rows += len(block)
 
@@ -233,7 +238,7 @@ class ImageBuilder:
         for spec in specs:
             if isinstance(spec, StoredRefs):
                 body[spec.rows_at : spec.rows_at + 16 * self.rows].view(np.int64)[::2] += base
-        image = Image(self.rows, self._structure, tuple(specs), nbytes, body)
+        image = Image(self.rows, self._structure, tuple(specs), nbytes, body, self._object_bytes)
         self.__init__()  # type: ignore[misc]  # begins again
         return image
 

@@ -23,6 +23,7 @@ from asyncdata.memory.bytesarray import BytesArray
 from asyncdata.memory.leaf import Leaf
 from asyncdata.memory.own import own
 from asyncdata.memory.slabs import Slabs
+from asyncdata.memory.structure import element_bytes
 
 
 class ArrayColumn:
@@ -86,8 +87,8 @@ class ObjectColumn:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of what can be measured cheaply: arrays, bytes and str; 64 for anything else."""
-        return sum(_object_bytes(item) for item in self.items)
+        """Bytes of arrays, bytes and str, also in lists; 64 for anything else."""
+        return sum(element_bytes(item) or 64 for item in self.items)
 
     def split(self, row: int) -> tuple[ObjectColumn, ObjectColumn]:
         """The first `row` rows, and the rest."""
@@ -121,12 +122,6 @@ class ObjectColumn:
     def private(self, row: int) -> Any:
         """One row as a function is given it."""
         return own(self.items[row])
-
-
-def _object_bytes(item: Any) -> int:
-    if isinstance(item, bytes | bytearray | memoryview | str):
-        return len(item)
-    return int(getattr(item, "nbytes", 64))
 
 
 class RefColumn:

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, TypeVar
 
+import numpy as np
+
 from asyncdata.memory.ragged import RaggedArray
 from asyncdata.types import Element
 
@@ -52,6 +54,12 @@ Structure: TypeAlias = "TupleOf | DictOf | RecordOf | RaggedOf | None"
 """``None`` is a leaf."""
 
 LEAF: Final = None
+
+_PAYLOADS: Final = frozenset((bytes, str, bytearray))
+_NUMBERS: Final = frozenset((bool, int, float, complex, type(None)))
+_COLLECTIONS: Final = frozenset((list, set, frozenset))
+_ITEM_BYTES: Final = 48
+"""Of a Python object in a list, beside what it holds, about."""
 
 C = TypeVar("C", bound=type)
 
@@ -232,3 +240,27 @@ def describe(structure: Structure, leaves: Iterator[str]) -> str:
         return f"{getattr(structure.make, '__name__', '')}({inside})"
     pairs = zip(structure.keys, structure.children, strict=True)
     return "{" + ", ".join(f"{key}: {describe(child, leaves)}" for key, child in pairs) + "}"
+
+
+def element_bytes(element: Element, deep: int = 16) -> int:
+    """What the arrays, byte strings and texts of an element take, also those in lists and sets; numbers count there.
+
+    Args:
+        element: An element, or a leaf.
+        deep: So many levels of lists and sets are looked into, which may contain themselves.
+    """
+    kind = type(element)
+    if kind in _PAYLOADS:
+        return len(element)
+    if kind in _NUMBERS:
+        return 0
+    if issubclass(kind, np.ndarray | np.generic):
+        inside = element.flat if deep and element.dtype.hasobject else ()
+        return int(element.nbytes) + sum(element_bytes(item, deep - 1) for item in inside)
+    if kind in _COLLECTIONS:
+        inside = () if not deep or type(next(iter(element), None)) in _NUMBERS else element
+        return _ITEM_BYTES * len(element) + sum(element_bytes(item, deep - 1) for item in inside)
+    leaves, structure = flatten(element, whole_ragged=True)
+    if structure is LEAF:
+        return int(getattr(element, "nbytes", 0))
+    return sum(element_bytes(leaf, deep) for leaf in leaves)

@@ -11,6 +11,7 @@ import numpy as np
 
 from asyncdata.memory.advance import Rows
 from asyncdata.memory.block import Block
+from asyncdata.memory.structure import element_bytes
 from asyncdata.runtime.error_policy import Guard
 from asyncdata.runtime.stage import BLOCK_BYTES, LONG_STEP_S, StageContext
 from asyncdata.types import Element
@@ -88,18 +89,6 @@ def as_int(value: Any, what: str) -> int:
         return operator.index(value.item() if isinstance(value, np.ndarray | np.generic) else value)
     except (TypeError, ValueError):
         raise TypeError(f"{what} must return an integer, not {type(value).__name__}") from None
-
-
-def element_bytes(element: Any) -> int:
-    """What the arrays, byte strings and texts of an element take, as far as it nests tuples and dicts."""
-    kind = type(element)
-    if kind is bytes or kind is str:
-        return len(element)
-    if kind is tuple:
-        return sum(map(element_bytes, element))
-    if kind is dict:
-        return sum(map(element_bytes, element.values()))
-    return getattr(element, "nbytes", 0) if kind is not int and kind is not float else 0
 
 
 def call_rows(

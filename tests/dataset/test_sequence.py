@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import re
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -168,8 +169,25 @@ def test_unique_over_kinds() -> None:
         {"a": 0, "b": "x"},
         {"a": 1, "b": "x"},
     ]
-    with pytest.raises(ad.MemoryLimitError, match="different elements"):
-        list(D.range(100_000).unique().with_options(ad.Options(memory_limit_bytes=2 << 20)))
+
+
+def test_what_unique_remembers_is_within_the_limit() -> None:
+    """Beside what others hold; what came before is delivered, and the limit that the error names is enough."""
+    limit, found = 2 << 20, 0
+    errors: list[tuple[int, ad.MemoryLimitError]] = []
+    while found < 30_000 and len(errors) < 9:
+        dataset, found = D.range(30_000).unique().shuffle(1000, seed=1), 0
+        try:
+            for _element in dataset.with_options(ad.Options(memory_limit_bytes=limit)):
+                found += 1
+        except ad.MemoryLimitError as error:
+            errors.append((found, error))
+            limit = int(re.findall(r"at least (\d+)", str(error))[-1])
+    assert found == 30_000
+    assert errors
+    for before, error in errors:
+        assert before > 0
+        assert "different elements are remembered" in str(error.__notes__)
 
 
 def test_rejection_resample_refuses_nonsense() -> None:

@@ -6,12 +6,15 @@ import pickle
 from collections import namedtuple
 from typing import Any
 
+import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncdata.memory.structure import (
     LEAF,
     describe,
+    element_bytes,
     flatten,
     flatten_as,
     leaf_count,
@@ -71,3 +74,30 @@ def test_names_and_words() -> None:
     assert leaf_names(structure) == ["image", "boxes[0]", "boxes[1][0]", "boxes[1][1].k"]
     assert describe(structure, iter("abcd")) == "{image: a, boxes: (b, Point(c, {k: d}))}"
     assert leaf_names(LEAF) == [""]
+
+
+@pytest.mark.parametrize(
+    "nest",
+    [
+        lambda leaf: leaf,
+        lambda leaf: (1, leaf),
+        lambda leaf: Point(leaf, 2.0),
+        lambda leaf: {"a": {"b": leaf}},
+        lambda leaf: [leaf, None],
+        lambda leaf: [[{"a": leaf}]],
+        lambda leaf: np.array([leaf, None], object),
+    ],
+)
+@pytest.mark.parametrize(
+    "leaf", [b"a" * 5000, "a" * 5000, bytearray(5000), np.zeros(625), np.array(["a" * 1250]), [*range(5000 // 48)]]
+)
+def test_what_an_element_takes_is_counted_wherever_it_is(nest: Any, leaf: Any) -> None:
+    """In nests, lists and arrays of objects; with some bytes for what is around it."""
+    assert 4900 <= element_bytes(nest(leaf)) <= 5200
+
+
+def test_a_list_in_itself_is_counted() -> None:
+    """So far as it goes."""
+    items: list[Any] = [b"a" * 1000]
+    items.append(items)
+    assert element_bytes(items) >= 1000

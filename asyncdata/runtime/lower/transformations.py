@@ -141,7 +141,7 @@ def _shard(node: sequence.Shard, scope: Scope, context: StageContext) -> Stage:
 @lowers(sequence.Unique, resumes=again)
 def _unique(node: sequence.Unique, scope: Scope, context: StageContext) -> Stage:
     upstream = lower(node.input, scope.below())
-    return UniqueStage(context, upstream, scope.services.options.memory_limit_bytes, begin_track(node, scope))
+    return UniqueStage(context, upstream, begin_track(node, scope))
 
 
 @lowers(transformations.Prefetch, resumes=passed_on)

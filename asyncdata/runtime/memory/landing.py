@@ -1,14 +1,18 @@
 """Copies what a stage collects into slabs, so that the ledger charges as many bytes as there are.
 
     arrays, byte strings, texts of an inline function   ─▶ |row|row|row|row|…     one slab for many rows
+    lists and other plain objects, None                 ─▶ |pickle|pickle|…
     results of a task, alone in a slab of 64 KiB        ─▶ |row|row|…
 
-Rows that are already in slabs stay there, unless they are small; all rows of a larger slab stay. Numbers, and Python
-objects of other types, stay outside.
+Rows that are already in slabs stay there, unless they are small; all rows of a larger slab stay. Numbers, arrays as
+small as numbers, and objects of other classes stay outside.
 """
 
 from __future__ import annotations
 
+import io
+import pickle
+from types import BuiltinFunctionType, FunctionType
 from typing import Any, Final
 
 import numpy as np
@@ -19,7 +23,7 @@ from asyncdata.memory.advance import Rows
 from asyncdata.memory.arena import GRANULE
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColumn
-from asyncdata.memory.leaf import BYTES, STR, Leaf, array_leaf, is_plain
+from asyncdata.memory.leaf import BYTES, OBJECT, STR, Leaf, array_leaf, is_plain
 from asyncdata.memory.slabs import Slab, Slabs
 from asyncdata.memory.wire import ALIGN, aligned
 from asyncdata.runtime.memory.budget import Budget
@@ -32,6 +36,8 @@ _SLAB_PART: Final = 1024
 _MOST_SLAB_BYTES: Final = 1 << 20
 _AHEAD_PART: Final = 16
 """Of the limit: reserved for elements that were made ahead."""
+_NUMBERS: Final = (int, float, complex, np.number, np.bool_)
+_NONE: Final = pickle.dumps(None, pickle.HIGHEST_PROTOCOL)
 _THIN: Final = 9 / 8
 """Small rows move out of slabs that are so much larger than all that is in them."""
 
@@ -47,7 +53,7 @@ class _Loose:
         self._items = items
         self._leaf = leaf
         self._leaves = leaves
-        self._joins = leaf in (BYTES, STR)
+        self._joins = all(each.kind != "array" for each in (leaves if leaf is None else [leaf]))
         # An empty row begins inside the slab, too.
         self.steps: Rows = np.maximum(sizes, 1) if self._joins else -(-np.maximum(sizes, 1) // ALIGN) * ALIGN
         self._rows = np.stack((self.steps, sizes), axis=1)
@@ -60,7 +66,10 @@ class _Loose:
         items = self._items[start:stop]
         if not self._joins:
             for (offset, size), item in zip(rows.tolist(), items, strict=True):
-                arena[offset : offset + size].view(item.dtype).reshape(item.shape)[...] = item
+                if isinstance(item, bytes):
+                    arena[offset : offset + size] = np.frombuffer(item, np.uint8)
+                else:
+                    arena[offset : offset + size].view(item.dtype).reshape(item.shape)[...] = item
         elif len(joined := b"".join(items)) == int(ends[-1]) - at:
             arena[at : at + len(joined)] = np.frombuffer(joined, np.uint8)
         else:
@@ -240,20 +249,58 @@ def _loose(column: Column) -> _Loose | None:
         return None
     items = column.items
     kinds = set(map(type, items))
+    if all(issubclass(kind, _NUMBERS) for kind in kinds):
+        return None
     if kinds == {bytes}:
         return _Loose(_lengths(items), BYTES, [], items)
-    if kinds == {str}:
-        try:
+    try:
+        if kinds == {str}:
             texts = [item.encode() for item in items]
-        except UnicodeEncodeError:
-            return None
-        return _Loose(_lengths(texts), STR, [], texts)
-    if kinds != {np.ndarray} or not all(item.ndim and _is_landed(item) for item in items):
+            return _Loose(_lengths(texts), STR, [], texts)
+        rows = list(map(_as_row, items))
+    except Exception:  # noqa: BLE001 -- a lone surrogate, an object of another class, nests too deep: they stay outside
         return None
-    leaves = list(map(array_leaf, items))
+    leaves = [leaf for leaf, _ in rows]
+    payloads = [payload for _, payload in rows]
+    sizes = np.array([len(data) if isinstance(data, bytes) else data.nbytes for data in payloads], np.int64)
     same = all(leaf == leaves[0] for leaf in leaves)
-    sizes: Rows = np.array([item.nbytes for item in items], np.int64)
-    return _Loose(sizes, leaves[0] if same else None, leaves, items)
+    return _Loose(sizes, leaves[0] if same else None, leaves, payloads)
+
+
+def _as_row(item: Any) -> tuple[Leaf, Any]:
+    """What an object is in the arena, and its bytes or itself to be written there."""
+    kind = type(item)
+    if kind is bytes:
+        return BYTES, item
+    if kind is str:
+        return STR, item.encode()
+    if (kind is np.ndarray and item.ndim and _is_landed(item)) or issubclass(kind, np.number | np.bool_):
+        return array_leaf(item), item
+    if item is None:
+        return OBJECT, _NONE  # usual among other values
+    data = io.BytesIO()
+    _PlainPickler(data, pickle.HIGHEST_PROTOCOL).dump(item)
+    return OBJECT, data.getvalue()
+
+
+class _PlainPickler(pickle.Pickler):
+    """For numbers, texts and bytes in containers of Python, NumPy and this package, whose copies are as good as they.
+
+    A window is such a container.
+    """
+
+    def reducer_override(self, obj: Any) -> Any:
+        """Refuses objects of other classes, which may have an identity, or functions of their own for pickling."""
+        by_name = isinstance(obj, type | FunctionType | BuiltinFunctionType)
+        if _package(obj if by_name else type(obj)) == "asyncdata":
+            return NotImplemented
+        if _package(obj) == "numpy" if by_name else type(obj) is np.ndarray or isinstance(obj, np.generic | np.dtype):
+            return NotImplemented
+        raise pickle.PicklingError
+
+
+def _package(named: Any) -> str:
+    return str(named.__module__).partition(".")[0]
 
 
 def _is_landed(array: npt.NDArray[Any]) -> bool:

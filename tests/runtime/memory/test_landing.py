@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import asyncdata as ad
 from asyncdata.memory.accounts import Kind
 from asyncdata.memory.advance import EMPTY
 from asyncdata.memory.arena import GRANULE
@@ -22,6 +23,13 @@ from tests.runtime.stages.laws import LIMIT_BYTES, Bench
 from tests.samples import samples
 
 
+class Thing:
+    """An object of a class that nobody knows, which a copy is not."""
+
+    def __repr__(self) -> str:
+        return f"Thing({id(self)})"
+
+
 def _value(draw: random.Random, kind: str) -> Any:
     size = draw.choice([0, 1, 3, 70, 5000, 70_000])
     if kind == "bytes":
@@ -32,7 +40,25 @@ def _value(draw: random.Random, kind: str) -> Any:
         return np.frombuffer(draw.randbytes(24), np.int64).reshape(3, 1)
     if kind == "unlike":
         return np.frombuffer(draw.randbytes(size), np.uint8)
-    return draw.choice([7, None, "a\udc80", np.float32(3), np.array("x"), b"y"])
+    if kind == "plain":
+        return draw.choice(
+            [
+                None,
+                b"",
+                b"y" * size,
+                "é" * size,
+                np.float32(3),
+                7,
+                np.zeros((size, 2)),
+                np.array("x" * size),
+                np.array([b"a" * size, [None]], object),
+                [b"z" * size, {"a": [1.5, (None,)]}],
+                {2, 3},
+                bytearray(size),
+                ad.BytesArray.copied(np.full(9, 97, np.uint8), np.array([[2, 5], [0, 0]])),
+            ]
+        )
+    return draw.choice([7, None, "a\udc80", Thing(), [Thing()], [print], b"y"])
 
 
 @pytest.mark.parametrize("seed", range(samples(20, 500)))
@@ -41,14 +67,18 @@ async def test_elements_are_the_same_and_everything_is_given_back(seed: int) -> 
     draw = random.Random(seed)
     bench = Bench()
     landing = Landing(bench.budget, bench.rows)
-    kinds = draw.choices(["bytes", "str", "array", "unlike", "other"], k=draw.randrange(1, 4))
+    kinds = draw.choices(["bytes", "str", "array", "unlike", "plain", "other"], k=draw.randrange(1, 4))
     for _ in range(5):
         count = draw.randrange(1, 12)
         elements = [tuple(_value(draw, kind) for kind in kinds) for _ in range(count)]
         block = block_of_elements(list(elements), source_origin(0, 0, count), EMPTY)
         await landing(block)
-        for column, kind in zip(block.columns, kinds, strict=True):
-            assert kind == "other" or isinstance(column, RefColumn)
+        for column, kind, values in zip(block.columns, kinds, zip(*elements, strict=True), strict=True):
+            assert (
+                kind == "other"
+                or isinstance(column, RefColumn)
+                or all(isinstance(value, int | np.float32) for value in values)
+            )
         assert repr(block.elements()) == repr(elements)
         block.release()
     landing.close()

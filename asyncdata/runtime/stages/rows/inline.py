@@ -14,13 +14,14 @@ from asyncdata.memory.advance import NO_ORIGINS, Advance, Rows
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn
 from asyncdata.memory.returned import returned_nest
+from asyncdata.memory.structure import element_bytes
 from asyncdata.observe.stopwatch import clock
 from asyncdata.runtime.knob import Knob, as_knob
 from asyncdata.runtime.memory.activity import Outside
 from asyncdata.runtime.stage import BLOCK_ROWS, Ahead, Stage, StageContext, is_ended_by_pipeline
 from asyncdata.runtime.stages.rows.rowwise import RowwiseStage
 from asyncdata.runtime.stages.sources.arrays import block_of_elements
-from asyncdata.runtime.user_code import UserFunction, element_bytes
+from asyncdata.runtime.user_code import UserFunction
 from asyncdata.types import Element
 from asyncdata.workers.calling import as_element, explain_call
 from asyncdata.workers.failure import as_raisable

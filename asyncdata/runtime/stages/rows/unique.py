@@ -2,8 +2,7 @@
 
 Elements are equal when their leaves are: of one dtype and shape with the same bytes, or equal byte strings, texts or
 objects. What was seen is remembered as keys, long ones as digests of 16 bytes, so that memory follows the number of
-different elements, not their size. It is Python's memory, not the arena's; the stage counts it, and gives up at the
-limit.
+different elements, not their size. It is Python's memory, not the arena's, and charged as bytes without a slab.
 
 Where elements come in no fixed order, all keys are digests, and those of elements that were delivered are in the state.
 Of equal elements that were not delivered, the first one to come again is passed on.
@@ -19,16 +18,22 @@ from typing import Any, Final
 import numpy as np
 
 from asyncdata.errors import MemoryLimitError
+from asyncdata.memory.accounts import Foreseen, Ticket
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import ArrayColumn
 from asyncdata.memory.pickling import dumps
 from asyncdata.memory.structure import LEAF, flatten
 from asyncdata.runtime.stage import Stage, StageContext
 from asyncdata.runtime.state.tracks import Track
+from asyncdata.workers.failure import annotate
 
 _LONG: Final = 64
 _KEY_BYTES: Final = 150
-"""What one element that was seen costs, about: its place in the set and the key."""
+"""What one leaf of an element that was seen costs, about: its place in the set and the key."""
+_NEST_BYTES: Final = 250
+"""What a nest costs besides."""
+_AT_ONCE: Final = 8
+"""Of what is charged, one part in so many is charged at a time."""
 
 
 class UniqueStage(Stage):
@@ -37,46 +42,48 @@ class UniqueStage(Stage):
     Args:
         context: What every stage is given.
         upstream: The input.
-        limit_bytes: The most that keys may take.
         track: Knows what was delivered, where elements come in no fixed order.
     """
 
-    def __init__(self, context: StageContext, upstream: Stage, limit_bytes: int, track: Track | None = None) -> None:
+    def __init__(self, context: StageContext, upstream: Stage, track: Track | None = None) -> None:
         super().__init__(context, (upstream,))
         self._upstream = upstream
-        self._limit = limit_bytes // _KEY_BYTES
-        self._limit_bytes = limit_bytes
         self._track = track
         self._seen: set[Hashable] = set() if track is None else {key.tobytes() for key in track.saved.keys}
         self._passed = 0 if track is None else track.saved.delivered
+        self._budget = context.budget
+        self._account = context.kept
+        self._account.foresee = self._foresee
+        self._tickets: list[Ticket] = []
+        self._charged = 0
+        self._each = _KEY_BYTES
         self._error: BaseException | None = None
+
+    def _foresee(self) -> Foreseen:
+        """Nobody knows how many there will be: twice as many as there are."""
+        count = len(self._seen)
+        return Foreseen(2 * count, count, self._each * count)
 
     async def _pull(self, limit: int) -> Block | None:
         await self._pause()
         if self._error is not None:
             raise self._error
-        block = await self._upstream.pull(limit)
+        block = self._block = await self._upstream.pull(limit)
         if block is None:
             if self._track is not None:
                 self._track.ends(self._passed)
             return None
-        kept: list[int] = []
-        try:
-            keys, self._error = _keys(block)
-            if self._track is not None:
-                keys = list(map(_digest, keys))
-            rows = self._add(keys, kept)
-        except BaseException:
-            block.release()
-            raise
+        keys, self._error = _keys(block)
         if self._error is not None:
             self.context.sources.locate(self._error, self.label, block.origin[len(keys)])
-        if rows < len(keys):
-            self._error = MemoryLimitError(
-                f"more than {self._limit} different elements need more than "
-                f"memory_limit_bytes={self._limit_bytes} to remember",
-                stage=self.label,
-            )
+        if self._track is not None:
+            keys = list(map(_digest, keys))
+        elif block.structure is not LEAF:
+            self._each = max(self._each, _NEST_BYTES + _KEY_BYTES * len(block.columns))
+        await self._charge(len(self._seen) + len(set(keys).difference(self._seen)))
+        self._block = None
+        kept: list[int] = []
+        rows = self._add(keys, kept, self._charged // self._each)
         if rows < len(block):
             # What came before is delivered first.
             block, rest = block.split(rows)
@@ -93,16 +100,36 @@ class UniqueStage(Stage):
             self._passed += len(kept)
         return block
 
-    def _add(self, keys: list[Hashable], kept: list[int]) -> int:
+    async def _charge(self, count: int) -> None:
+        """Charges so many keys; notes the error if there is no memory for them."""
+        missing = count * self._each - self._charged
+        if missing <= 0:
+            return
+        nbytes = max(missing, self._charged // _AT_ONCE)
+        try:
+            self._tickets.append(await self._budget.charge_only(self._account, nbytes))
+        except MemoryLimitError as error:
+            annotate(error, f"{len(self._seen)} different elements are remembered, and there are more of them")
+            self._error = error
+        else:
+            self._charged += self._budget.charge(nbytes)
+
+    def _add(self, keys: list[Hashable], kept: list[int], most: int) -> int:
         """Notes which rows are new; how many were looked at until there was no room for one more."""
         for row, key in enumerate(keys):
             if key in self._seen:
                 continue
-            if len(self._seen) >= self._limit:
+            if len(self._seen) >= most:
                 return row
             self._seen.add(key)
             kept.append(row)
         return len(keys)
+
+    async def aclose(self) -> None:
+        tickets, self._tickets = self._tickets, []
+        for ticket in tickets:
+            self._budget.give(ticket)
+        await super().aclose()
 
 
 def _keys(block: Block) -> tuple[list[Hashable], Exception | None]:

@@ -14,13 +14,13 @@ from typing import Any, Final
 from asyncdata.errors import StateError
 from asyncdata.memory.advance import Mark
 from asyncdata.memory.block import Block
+from asyncdata.memory.structure import element_bytes
 from asyncdata.observe.parts import Runs
 from asyncdata.runtime.memory.activity import Outside
 from asyncdata.runtime.stage import BLOCK_ROWS, LONG_STEP_S, Ahead, StageContext
 from asyncdata.runtime.stages.sources.arrays import CountedStage, Taken, columns_of
 from asyncdata.runtime.state.json_codec import from_json, to_json
 from asyncdata.runtime.state.marker import Marker
-from asyncdata.runtime.user_code import element_bytes
 from asyncdata.workers.calling import no_coroutine
 from asyncdata.workers.failure import annotate, as_raisable
 

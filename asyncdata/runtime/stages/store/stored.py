@@ -145,7 +145,7 @@ class MemoryStore:
             return None
         async with self._charges.lock:
             if not self._charges.tickets:
-                nbytes = sum(image.nbytes for image in images)
+                nbytes = sum(map(_kept_bytes, images))
                 self._charges.tickets.append(await self.charge(nbytes))
         return len(images)
 
@@ -192,11 +192,11 @@ class _MemoryWriter:
     def foresee(self, elements: int) -> Foreseen:
         """What the whole cell is going to take; twice as much as there is where nobody knows."""
         rows = sum(image.rows for image in self._images)
-        nbytes = sum(image.nbytes for image in self._images)
+        nbytes = sum(map(_kept_bytes, self._images))
         return Foreseen(elements if elements >= 0 else 2 * rows, rows, nbytes)
 
     async def add(self, image: Image) -> None:
-        self._tickets.append(await self._store.charge(image.nbytes))
+        self._tickets.append(await self._store.charge(_kept_bytes(image)))
         self._images.append(image)
 
     async def finish(self) -> None:
@@ -211,6 +211,10 @@ class _MemoryWriter:
         self._images = []
         for ticket in tickets:
             self._budget.give(ticket)
+
+
+def _kept_bytes(image: Image) -> int:
+    return image.nbytes + image.object_bytes
 
 
 # --- files ---------------------------------------------------------------------------------------------------------
