@@ -35,6 +35,11 @@ class FramedFile(Node):
         return self.format
 
     @property
+    def by_header(self) -> bool:
+        """Whether the file's beginning says how all of it is to be read."""
+        return bool(self.arguments.get("by_header"))
+
+    @property
     def settings(self) -> dict[str, Any]:
         return {"url": self.url, "compression": self.compression, "framer": self.framer, **self.arguments}
 

@@ -1,4 +1,4 @@
-"""Which inputs of `shuffle` can be read row by row: those that are records of files, and what `map` makes of each.
+"""Which inputs of `shuffle` can be read row by row: records of files, whole files, and what `map` makes of each.
 
     files ─▶ interleave ─▶ filter ─▶ map ─▶ shuffle      rows of the buffer, from somewhere before the oldest of them on
              PickedRows ───────────▶ map ─▶ shuffle      the same rows, from where they lie
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from asyncdata.plan.files import FramedFile, PickedRows
+from asyncdata.plan.files import FramedFile, PickedRows, WholeFile
 from asyncdata.plan.node import Node, walk
 from asyncdata.plan.sequence import Shard, TakeWhile
 from asyncdata.plan.sources import Items, ListFiles, ManifestFile, TensorSlices, TFRecordFile
@@ -30,6 +30,17 @@ def reads_bytes(node: Node) -> bool:
     return isinstance(file, TFRecordFile) or (isinstance(file, FramedFile) and file.spec == BytesSpec())
 
 
+def keeps_bytes(node: Node) -> bool:
+    """Whether elements may have all bytes of a record, as far as that is known before files are opened."""
+    file = _opened(source_of(node))
+    return not isinstance(file, FramedFile) or file.spec == BytesSpec()
+
+
+def reads_objects(node: Node) -> bool:
+    """Whether elements are known to be whole objects, each of which costs a request of its own."""
+    return isinstance(_opened(source_of(node)), WholeFile)
+
+
 def source_of(node: Node) -> Node:
     """What gives the elements that the last steps of a plan choose from, or make others of."""
     while isinstance(node, _PASSING):
@@ -40,7 +51,7 @@ def source_of(node: Node) -> Node:
 def file_of(node: Node) -> Node | None:
     """The file that holds each element of a dataset at a place of its own; None if there is none."""
     file: Any = source_of(node)
-    return file if reads_bytes(file) and isinstance(file, TFRecordFile | FramedFile) and not file.compression else None
+    return file if isinstance(file, TFRecordFile | FramedFile | WholeFile) and not file.compression else None
 
 
 def is_pickable(node: Node) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 from asyncdata.errors import StateError
 from asyncdata.memory.accounts import Kind
 from asyncdata.memory.advance import Rows
-from asyncdata.plan.files import PickedRows
+from asyncdata.plan.files import FramedFile, PickedRows, WholeFile
 from asyncdata.plan.node import Node
 from asyncdata.plan.sources import Items
 from asyncdata.plan.transformations import Interleave, Map, Prefetch, Shuffle, WithOptions
@@ -92,6 +92,8 @@ def _picked(node: PickedRows, scope: Scope, context: StageContext) -> Stage:
             framer=framer_of(file, inside),
             io=access.io,
             info=access.manifest.get(file.url, None),
+            at_once=isinstance(file, WholeFile),
+            by_header=isinstance(file, FramedFile) and file.by_header,
         )
 
     budget = context.budget

@@ -16,7 +16,16 @@ from asyncdata.plan.label import label_of
 from asyncdata.plan.node import Node, drawing_seeds
 from asyncdata.plan.sequence import Shard
 from asyncdata.plan.transformations import Filter, Interleave, Map, Repeat, Shuffle, Skip, Take, WithOptions
-from asyncdata.planner.picking import file_of, has_step, is_pickable, picked, reads_bytes, source_of
+from asyncdata.planner.picking import (
+    file_of,
+    has_step,
+    is_pickable,
+    keeps_bytes,
+    picked,
+    reads_bytes,
+    reads_objects,
+    source_of,
+)
 from asyncdata.planner.rules import rewrite
 from asyncdata.planner.shards import drawn_anew
 from asyncdata.planner.unordered import UnorderedPart, unordered_part
@@ -28,7 +37,7 @@ from asyncdata.runtime.stage import Stage, StageContext
 from asyncdata.runtime.stages.order.inputs import HandingOver
 from asyncdata.runtime.state.places import Places
 from asyncdata.runtime.state.restored import DropStage, Pick, TrackedStage
-from asyncdata.runtime.state.resume import BEGIN, Resume, Rule, check_counts, checked, passed_on, selected
+from asyncdata.runtime.state.resume import BEGIN, Resume, Rule, check_counts, checked, in_turn, loose
 from asyncdata.runtime.state.tracks import WHOLE, Owner, Track
 from asyncdata.types import Element
 
@@ -73,11 +82,12 @@ def lower(node: Node, scope: Scope) -> Stage:
     step = node.label if hasattr(node, "url") else label(node)
     context = scope.context(label(node), step, getattr(node, "deterministic", None), node=node)
     if scope.state is not None:
-        # Where elements may be left out, rows of the output are not counted off from rows of the input.
-        loose = resumes is passed_on and scope.errors is not None
+        # Where elements may be left out; and tracks of datasets that are not made again would never end.
+        is_loose = scope.errors is not None or (resumes is in_turn and scope.within is not None)
+        rule = loose(resumes) if is_loose else resumes
         with _as_state_error(context):
             check_counts(scope.state.mark)
-            scope = dataclasses.replace(scope, resume=checked((selected if loose else resumes)(node, scope.state)))
+            scope = dataclasses.replace(scope, resume=checked(rule(node, scope.state)))
     stage = make(node, scope, context)
     if stage.meter is None:
         stage.meter = context.meter
@@ -142,7 +152,12 @@ def picker(node: Node, scope: Scope, lower_rows: Callable[[Node, Scope], Stage])
     def read(places: Places) -> Stage:
         return lower_rows(picked(node, places), anew)
 
-    return Pick(read, scope.services.sources.lying[depth], is_sized=not is_mapped)
+    return Pick(
+        read,
+        scope.services.sources.lying[depth],
+        is_sized=not is_mapped and keeps_bytes(source),
+        is_whole=reads_objects(source),
+    )
 
 
 def note_lying(node: Node, scope: Scope) -> None:

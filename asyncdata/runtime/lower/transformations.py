@@ -32,7 +32,7 @@ from asyncdata.runtime.stages.rows.numbering import AssertCardinalityStage, Enum
 from asyncdata.runtime.stages.rows.scan import RejectionStage, ScanStage, TakeWhileStage
 from asyncdata.runtime.stages.rows.selection import FilterStage, SkipStage, TakeStage
 from asyncdata.runtime.stages.rows.unique import UniqueStage
-from asyncdata.runtime.state.resume import Resume, again, counted, drawn, own, passed_on, selected
+from asyncdata.runtime.state.resume import Resume, again, counted, drawn, in_turn, own, passed_on, selected
 from asyncdata.runtime.state.tracks import Owner
 from asyncdata.runtime.user_code import UserFunction
 from asyncdata.types import Element
@@ -55,7 +55,7 @@ def _filter(node: transformations.Filter, scope: Scope, context: StageContext) -
     return FilterStage(context, lower(node.input, scope.below()), node.predicate)
 
 
-@lowers(transformations.Interleave, resumes=own)
+@lowers(transformations.Interleave, resumes=in_turn)
 def _interleave(node: transformations.Interleave, scope: Scope, context: StageContext) -> Stage:
     function = UserFunction(node.function, context)
     around = around_inner(node, scope)

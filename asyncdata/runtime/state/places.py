@@ -43,6 +43,10 @@ _AROUND: Final = 16
 _UNKNOWN_BYTES: Final = 1 << 12
 """Size of a record, where neither it nor the distance to another one is known."""
 
+_MORE: Final = 4
+_MOST_MORE: Final = 1 << 13
+"""Where sizes are guessed, so much more is read behind the last row of a span: less than another request costs."""
+
 _FEW: Final = 1 << 11
 _TABLE_BITS: Final = 16
 _WIDEST: Final = 8
@@ -245,7 +249,8 @@ class Places:
             return []
         order, file, record, offset, sizes, _, joined = self._in_place(order)
         begins = [0]
-        starts, ends = offset.tolist(), (offset + sizes).tolist()
+        more = 0 if self.sizes.any() else np.minimum(_MORE * sizes, _MOST_MORE)
+        starts, ends = offset.tolist(), (offset + sizes + more).tolist()
         for row, is_joined in enumerate(joined.tolist(), 1):
             if not is_joined or ends[row] - starts[begins[-1]] > most_bytes:
                 begins.append(row)

@@ -16,7 +16,7 @@ import numpy as np
 
 from asyncdata.memory.advance import Advance, Mark, Rows, State
 from asyncdata.memory.block import Block
-from asyncdata.memory.columns import Column, RefColumn
+from asyncdata.memory.columns import Column, ObjectColumn, RefColumn
 from asyncdata.memory.used import Used
 from asyncdata.runtime.stage import BLOCK_ROWS, Stage, StageContext
 from asyncdata.runtime.state.places import Places
@@ -29,17 +29,21 @@ class Pick(NamedTuple):
     Attributes:
         read: Makes the stage that reads those at some places, in any order.
         files: Numbers of the files that have such elements; grows.
-        is_sized: Whether elements are records, and no bytes that were made of them.
+        is_sized: Whether elements are as they are in files, and nothing that was made of them.
+        is_whole: Whether each element is known to be a whole file, or made of one.
     """
 
     read: Callable[[Places], Stage]
     files: AbstractSet[int]
     is_sized: bool
+    is_whole: bool = False
 
     def sizes(self, columns: Sequence[Column], rows: int) -> Rows:
         """How long the elements in these columns are; 0 where that is not known."""
-        column = columns[0] if self.is_sized and len(columns) == 1 else None
-        return column.rows[:, 1] if isinstance(column, RefColumn) else np.zeros(rows, np.int64)
+        *others, column = columns
+        # In front of the bytes there may be the file's name.
+        is_known = self.is_sized and all(isinstance(other, ObjectColumn) for other in others)
+        return column.rows[:, 1] if is_known and isinstance(column, RefColumn) else np.zeros(rows, np.int64)
 
     def lie(self, origin: Rows) -> bool:
         """Whether elements can be read by themselves, by their provenance."""

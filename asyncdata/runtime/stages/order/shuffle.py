@@ -104,7 +104,8 @@ class ShuffleStage(Stage):
         self._draining = False
         self._ended = False
         # What is behind a mark is made again: where the buffer is not, that costs more than a mark.
-        self._marker = Marker(every=max(MARK_EVERY, buffer_size if pick is None else buffer_size // _MARKS))
+        least = 1 if pick is not None and pick.is_whole else MARK_EVERY
+        self._marker = Marker(every=max(least, buffer_size if pick is None else buffer_size // _MARKS))
         self._history = InputHistory()
         # Until rows are known by their places alone: then the input need not give them again.
         self._has_numbers = True
