@@ -71,10 +71,12 @@ class PickedRows(Node):
     Attributes:
         source: Reads all elements.
         places: Where the elements lie, see `asyncdata.runtime.state.places`.
+        parts: Of several sources, each reads those of these elements that its files have.
     """
 
     source: Node
     places: Any
+    parts: int = 1
 
     @property
     def steps(self) -> int:

@@ -11,14 +11,28 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from asyncdata.plan.combining import ChooseFrom, Concatenate, SampleFrom
 from asyncdata.plan.files import FramedFile, PickedRows, WholeFile
 from asyncdata.plan.node import Node, walk
 from asyncdata.plan.sequence import Shard, TakeWhile
 from asyncdata.plan.sources import Items, ListFiles, ManifestFile, TensorSlices, TFRecordFile
-from asyncdata.plan.transformations import Filter, Interleave, Map, Prefetch, Shuffle, Skip, Take, WithOptions
+from asyncdata.plan.transformations import (
+    Filter,
+    IgnoreErrors,
+    Interleave,
+    Map,
+    Prefetch,
+    Shuffle,
+    Skip,
+    Take,
+    WithOptions,
+)
 from asyncdata.spec import BytesSpec
 
-_CHOOSING: Final = (Filter, Shard, Shuffle, Skip, Take, TakeWhile)
+JOINING: Final = (ChooseFrom, Concatenate, SampleFrom)
+"""Each element is one of their ``datasets``."""
+
+_CHOOSING: Final = (Filter, IgnoreErrors, Shard, Shuffle, Skip, Take, TakeWhile)
 _PASSING: Final = (*_CHOOSING, Map, Prefetch, WithOptions)
 _NAMES: Final = (Items, ListFiles, ManifestFile, Prefetch, Shard, Shuffle, Skip, Take, TensorSlices, WithOptions)
 """What gives the names of files again, and reads none of them."""
@@ -32,13 +46,19 @@ def reads_bytes(node: Node) -> bool:
 
 def keeps_bytes(node: Node) -> bool:
     """Whether elements may have all bytes of a record, as far as that is known before files are opened."""
-    file = _opened(source_of(node))
+    source: Any = source_of(node)
+    if isinstance(source, JOINING):
+        return all(map(keeps_bytes, source.datasets))
+    file = _opened(source)
     return not isinstance(file, FramedFile) or file.spec == BytesSpec()
 
 
 def reads_objects(node: Node) -> bool:
     """Whether elements are known to be whole objects, each of which costs a request of its own."""
-    return isinstance(_opened(source_of(node)), WholeFile)
+    source: Any = source_of(node)
+    if isinstance(source, JOINING):
+        return any(map(reads_objects, source.datasets))
+    return isinstance(_opened(source), WholeFile)
 
 
 def source_of(node: Node) -> Node:
@@ -56,28 +76,45 @@ def file_of(node: Node) -> Node | None:
 
 def is_pickable(node: Node) -> bool:
     """Whether elements can be read by themselves, as far as that is known before files are opened."""
-    source = source_of(node)
+    source: Any = source_of(node)
+    if isinstance(source, JOINING):
+        return all(map(is_pickable, source.datasets))
     if isinstance(source, Interleave):
         return all(isinstance(each, _NAMES) for each in walk(source.input))
     return file_of(source) is not None
 
 
-def picked(node: Node, places: Any) -> Node:
-    """The plan whose elements are those at these places."""
+def picked(node: Node, places: Any, parts: int = 1) -> Node:
+    """The plan whose elements are those at these places; one of so many parts, which have some of them each."""
     if not isinstance(node, _PASSING):
-        return PickedRows(source=node, places=places)
-    below = picked(node.input, places)
+        return PickedRows(source=node, places=places, parts=parts)
+    below = picked(node.input, places, parts)
     # What is left out keeps its place in the plan, by which random numbers are keyed.
     return Take(input=below, count=-1) if isinstance(node, _CHOOSING) else node.with_inputs((below,))
 
 
 def has_step(node: Node, *kinds: type[Node]) -> bool:
-    """Whether one of these kinds of steps is behind `source_of`."""
+    """Whether one of these kinds of steps is behind `source_of`, or behind that of a dataset that it joins."""
     while isinstance(node, _PASSING):
         if isinstance(node, kinds):
             return True
         node = node.input
-    return False
+    return isinstance(node, JOINING) and any(has_step(each, *kinds) for each in node.datasets)
+
+
+def may_lose(node: Node, *, errors: bool) -> bool:
+    """Whether what `map` makes of an element is left out if it fails.
+
+    Args:
+        node: The last step.
+        errors: Whether failures are left out behind it.
+    """
+    while isinstance(node, _PASSING):
+        errors = errors or isinstance(node, IgnoreErrors)
+        if errors and isinstance(node, Map):
+            return True
+        node = node.input
+    return isinstance(node, JOINING) and any(may_lose(each, errors=errors) for each in node.datasets)
 
 
 def _opened(node: Node) -> Node | None:

@@ -143,6 +143,29 @@ KINDS: dict[str, Callable[[Path], ad.Dataset]] = {
         names(p, "csv").interleave(lambda f: ad.CsvDataset(f, {"text": "", "file": 0}, header=True), 3).map(shown)
     ),
     "CSV, one column": lambda p: ad.CsvDataset(names(p, "csv"), {"text": ""}, header=True).map(shown),
+    "joined": lambda p: (
+        names(p, "tfrecord")
+        .interleave(ad.TFRecordDataset, 3)
+        .concatenate(names(p, "txt").interleave(ad.TextLineDataset, 6).map(doubled))
+        .map(numbered, rng=True)
+    ),
+    "joined, sampled": lambda p: D.sample_from_datasets(
+        [
+            ad.FileDataset(names(p, "object")).map(shown),
+            names(p, "jsonl").interleave(ad.JsonLinesDataset, 3).map(shown).shuffle(9, seed=4),
+            ad.TFRecordDataset(f"{p}/3.tfrecord").concatenate(ad.TFRecordDataset(f"{p}/5.tfrecord")).filter(some),
+        ],
+        seed=3,
+    ).filter(some),
+    "joined, chosen": lambda p: D.choose_from_datasets(
+        [ad.TFRecordDataset(f"{p}/3.tfrecord"), ad.TFRecordDataset(f"{p}/3.tfrecord")],
+        D.range(2).repeat(300).map(int),
+        stop_on_empty_dataset=False,
+    ),
+    "shard, joined": lambda p: ad.TFRecordDataset(names(p, "tfrecord").shard(2, 1)).concatenate(
+        ad.TextLineDataset(names(p, "txt"))
+    ),
+    "ignored errors": lambda p: names(p, "tfrecor[df]").interleave(ad.TFRecordDataset, 3).ignore_errors().map(doubled),
     "objects": lambda p: ad.FileDataset(names(p, "object")),
     "objects, their names": lambda p: ad.FileDataset([f"{p}/{n:02}.object" for n in range(71)], with_url=True),
     "objects inside": lambda p: names(p, "object", shuffle=True).interleave(ad.FileDataset, 3),
@@ -181,6 +204,10 @@ OTHERS: dict[str, Callable[[Path], ad.Dataset]] = {
     "shard, some compressed": lambda p: mine(p, "tfrecord*").interleave(
         lambda f: ad.TFRecordDataset(f, "GZIP" if f.endswith(".gz") else None), 2
     ),
+    "ignored errors, map": lambda p: (
+        names(p, "tfrecord").interleave(ad.TFRecordDataset, 3).map(doubled).ignore_errors()
+    ),
+    "joined with numbers": lambda p: ad.TFRecordDataset(f"{p}/3.tfrecord").map(len).concatenate(D.range(40).map(int)),
     "policy, map": lambda p: tolerant(names(p, "tfrecord").interleave(ad.TFRecordDataset, 3).map(doubled)),
     "policy, shard, map": lambda p: tolerant(mine(p).interleave(ad.TFRecordDataset, 3).map(doubled)),
 }
@@ -228,7 +255,7 @@ def test_a_state_says_how_the_buffer_is_read(kind: str, folder: Path) -> None:
             next(it)
         text = str(ad.state.describe(it.state_dict()))
     lies = kind in KINDS
-    assert bool(re.search(r"the \d\d elements in its buffer are read from where they lie", text)) is lies, text
+    assert bool(re.search(r"the \d+ elements in its buffer are read from where they lie", text)) is lies, text
     assert ("elements of its input are read again" in text) is (not lies), text
 
 

@@ -17,10 +17,12 @@ from asyncdata.plan.node import Node, drawing_seeds
 from asyncdata.plan.sequence import Shard
 from asyncdata.plan.transformations import Filter, Interleave, Map, Repeat, Shuffle, Skip, Take, WithOptions
 from asyncdata.planner.picking import (
+    JOINING,
     file_of,
     has_step,
     is_pickable,
     keeps_bytes,
+    may_lose,
     picked,
     reads_bytes,
     reads_objects,
@@ -138,14 +140,9 @@ def picker(node: Node, scope: Scope, lower_rows: Callable[[Node, Scope], Stage])
     They cannot where what `map` makes of a row may be left out because it fails, and where files that were replaced are
     read again.
     """
-    is_mapped = has_step(node, Map)
-    loose = is_mapped and scope.errors is not None
-    if loose or scope.services.options.on_change != "raise" or not is_pickable(node):
+    loses = may_lose(node, errors=scope.errors is not None)
+    if loses or scope.services.options.on_change != "raise" or not is_pickable(node):
         return None
-    source = source_of(node)
-    note_lying(source, scope)
-    # Files of datasets inside those that `interleave` reads are not found again by their names.
-    depth = len(scope.element) + (_AN_ELEMENT if isinstance(source, Interleave) else 0)
     # The rows have been given their positions before.
     anew = dataclasses.replace(scope, resume=BEGIN, state=None, within=None)
 
@@ -154,10 +151,22 @@ def picker(node: Node, scope: Scope, lower_rows: Callable[[Node, Scope], Stage])
 
     return Pick(
         read,
-        scope.services.sources.lying[depth],
-        is_sized=not is_mapped and keeps_bytes(source),
-        is_whole=reads_objects(source),
+        lying_files(node, scope),
+        is_sized=not has_step(node, Map) and keeps_bytes(node),
+        is_whole=reads_objects(node),
     )
+
+
+def lying_files(node: Node, scope: Scope) -> list[set[int]]:
+    """Numbers of the files whose elements can be read by themselves; they grow as files are opened."""
+    source: Any = source_of(node)
+    if isinstance(source, JOINING):
+        parts = [lying_files(each, branch(scope, number)) for number, each in enumerate(source.datasets)]
+        return list({id(files): files for part in parts for files in part}.values())
+    note_lying(source, scope)
+    # Files of datasets inside those that `interleave` reads are not found again by their names.
+    depth = len(scope.element) + (_AN_ELEMENT if isinstance(source, Interleave) else 0)
+    return [scope.services.sources.lying[depth]]
 
 
 def note_lying(node: Node, scope: Scope) -> None:

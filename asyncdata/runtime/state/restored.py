@@ -28,13 +28,13 @@ class Pick(NamedTuple):
 
     Attributes:
         read: Makes the stage that reads those at some places, in any order.
-        files: Numbers of the files that have such elements; grows.
+        files: Numbers of the files that have such elements; they grow.
         is_sized: Whether elements are as they are in files, and nothing that was made of them.
         is_whole: Whether each element is known to be a whole file, or made of one.
     """
 
     read: Callable[[Places], Stage]
-    files: AbstractSet[int]
+    files: Sequence[AbstractSet[int]]
     is_sized: bool
     is_whole: bool = False
 
@@ -47,7 +47,8 @@ class Pick(NamedTuple):
 
     def lie(self, origin: Rows) -> bool:
         """Whether elements can be read by themselves, by their provenance."""
-        return self.files >= set(np.unique(origin[:, 0]).tolist())
+        numbers = np.unique(origin[:, 0]).tolist()
+        return all(any(number in files for files in self.files) for number in numbers)
 
 
 class DropStage(Stage):

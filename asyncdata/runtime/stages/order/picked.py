@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeAlias
@@ -100,6 +100,7 @@ class PickedStage(Stage):
         account: Charged with what is received, until it is handed on.
         downstream: The account that is charged then.
         piece_bytes: Bytes that are received together.
+        is_part: Whether some of the rows are in other files, which another stage reads.
     """
 
     def __init__(
@@ -112,6 +113,7 @@ class PickedStage(Stage):
         account: Account,
         downstream: Account,
         piece_bytes: int,
+        is_part: bool = False,
     ) -> None:
         super().__init__(context, (names,))
         self._places = places
@@ -123,20 +125,15 @@ class PickedStage(Stage):
         self._piece_bytes = piece_bytes
         self._files: dict[int, _Known] = {}
         self._begun = False
-        self._left = deque(places.spans(piece_bytes))
+        self._is_part = is_part
+        self._left: deque[RowSpan] = deque()
         self._pieces: deque[_Piece] = deque()
 
     async def _pull(self, limit: int) -> Block | None:
         if not self._begun:
-            self._budget.reserve(self._account, 2 * self._budget.charge(self._piece_bytes))
+            await self._begin()
         self._budget.wait(self._account)
         try:
-            if not self._begun:
-                # One after the other would be as many times the latency.
-                entered = await asyncio.gather(*map(self._enter, await self._find()), return_exceptions=True)
-                for error in filter(None, entered):
-                    raise error
-                self._begun = True
             while self._block is None:
                 await self._pause()
                 while self._left and await self._ask():
@@ -154,6 +151,21 @@ class PickedStage(Stage):
         """Whether everything has been asked for."""
         return self._begun and not self._left
 
+    async def _begin(self) -> None:
+        files = await self._find()
+        if files:
+            self._budget.reserve(self._account, 2 * self._budget.charge(self._piece_bytes))
+        self._budget.wait(self._account)
+        try:
+            # One after the other would be as many times the latency.
+            entered = await asyncio.gather(*map(self._enter, files), return_exceptions=True)
+        finally:
+            self._budget.wait(self._account, False)
+        for error in filter(None, entered):
+            raise error
+        self._left.extend(span for span in self._places.spans(self._piece_bytes) if span.file in self._files)
+        self._begun = True
+
     async def _find(self) -> list[PickedFile]:
         """The files that are wanted."""
         wanted = self._places.files
@@ -161,6 +173,8 @@ class PickedStage(Stage):
         while len(found) < len(wanted):
             await self._pause()
             block = await self._names.pull(BLOCK_ROWS)
+            if block is None and self._is_part:
+                break
             if block is None:
                 missing = len(wanted) - len(found)
                 raise StateError(
@@ -386,3 +400,26 @@ class PickedStage(Stage):
         self._left.clear()
         await super().aclose()
         self._budget.close(self._account)
+
+
+class TurnsStage(Stage):
+    """Rows of several inputs, in turn, until all of them have ended.
+
+    Args:
+        context: What every stage is given.
+        inputs: Each ends by itself.
+    """
+
+    def __init__(self, context: StageContext, inputs: Sequence[Stage]) -> None:
+        super().__init__(context, tuple(inputs))
+        self._left = deque(inputs)
+
+    async def _pull(self, limit: int) -> Block | None:
+        while self._left:
+            await self._pause()
+            block = await self._left[0].pull(limit)
+            if block is not None:
+                self._left.rotate(-1)
+                return block
+            self._left.popleft()
+        return None

@@ -492,7 +492,7 @@ class ShuffleStage(Stage):
     def _lies(self, numbers: Rows, origin: Rows) -> bool:
         """Whether all rows of the buffer are in files, of which those in front of the last mark were."""
         assert self._pick is not None
-        return self._pick.files >= set(np.unique(origin[numbers >= self._lie_before, 0]).tolist())
+        return self._pick.lie(origin[numbers >= self._lie_before])
 
     def _drain(self, limit: int) -> Block | None:
         """Draws from what is left after the input's end; the last of them takes the place of the one drawn."""
