@@ -14,7 +14,7 @@ from typing import Any, Final
 from asyncdata.plan.combining import ChooseFrom, Concatenate, SampleFrom
 from asyncdata.plan.files import FramedFile, PickedRows, WholeFile
 from asyncdata.plan.node import Node, walk
-from asyncdata.plan.sequence import Shard, TakeWhile
+from asyncdata.plan.sequence import Enumerate, EnumeratePicked, Shard, TakeWhile
 from asyncdata.plan.sources import Items, ListFiles, ManifestFile, TensorSlices, TFRecordFile
 from asyncdata.plan.transformations import (
     Filter,
@@ -33,7 +33,7 @@ JOINING: Final = (ChooseFrom, Concatenate, SampleFrom)
 """Each element is one of their ``datasets``."""
 
 _CHOOSING: Final = (Filter, IgnoreErrors, Shard, Shuffle, Skip, Take, TakeWhile)
-_PASSING: Final = (*_CHOOSING, Map, Prefetch, WithOptions)
+_PASSING: Final = (*_CHOOSING, Enumerate, Map, Prefetch, WithOptions)
 _NAMES: Final = (Items, ListFiles, ManifestFile, Prefetch, Shard, Shuffle, Skip, Take, TensorSlices, WithOptions)
 """What gives the names of files again, and reads none of them."""
 
@@ -77,8 +77,10 @@ def file_of(node: Node) -> Node | None:
 def is_pickable(node: Node) -> bool:
     """Whether elements can be read by themselves, as far as that is known before files are opened."""
     source: Any = source_of(node)
+    if not _counts_alike(node):
+        return False
     if isinstance(source, JOINING):
-        return all(map(is_pickable, source.datasets))
+        return all(is_pickable(each) and not has_step(each, Enumerate) for each in source.datasets)
     if isinstance(source, Interleave):
         return all(isinstance(each, _NAMES) for each in walk(source.input))
     return file_of(source) is not None
@@ -89,6 +91,8 @@ def picked(node: Node, places: Any, parts: int = 1) -> Node:
     if not isinstance(node, _PASSING):
         return PickedRows(source=node, places=places, parts=parts)
     below = picked(node.input, places, parts)
+    if isinstance(node, Enumerate):
+        return EnumeratePicked(input=below, start=node.start, places=places)
     # What is left out keeps its place in the plan, by which random numbers are keyed.
     return Take(input=below, count=-1) if isinstance(node, _CHOOSING) else node.with_inputs((below,))
 
@@ -122,3 +126,14 @@ def _opened(node: Node) -> Node | None:
         node = node.source
     file: Node | None = getattr(node.function, "opens", None) if isinstance(node, Interleave) else node
     return file
+
+
+def _counts_alike(node: Node) -> bool:
+    """Whether each `enumerate` counts the elements as who reads from these steps does: none between them is chosen."""
+    chosen = False
+    while isinstance(node, _PASSING):
+        if chosen and isinstance(node, Enumerate):
+            return False
+        chosen = chosen or isinstance(node, _CHOOSING)
+        node = node.input
+    return True

@@ -79,6 +79,11 @@ def mine(folder: Path, kind: str = "tfrecord") -> ad.Dataset:
     return names(folder, kind).shard(2, 1)
 
 
+def swapped(number: int, element: Any) -> tuple[Any, int]:
+    """A function behind `enumerate`."""
+    return element, int(number)
+
+
 def shown(element: Any) -> bytes:
     """What can be compared, whatever it is."""
     return repr(element).encode()
@@ -165,6 +170,14 @@ KINDS: dict[str, Callable[[Path], ad.Dataset]] = {
     "shard, joined": lambda p: ad.TFRecordDataset(names(p, "tfrecord").shard(2, 1)).concatenate(
         ad.TextLineDataset(names(p, "txt"))
     ),
+    "numbered": lambda p: names(p, "tfrecord").interleave(ad.TFRecordDataset, 3).filter(some).enumerate(7).map(swapped),
+    "numbered, joined": lambda p: (
+        ad.TFRecordDataset(f"{p}/3.tfrecord")
+        .concatenate(ad.FileDataset(names(p, "object")))
+        .enumerate()
+        .map(swapped, 2)
+        .prefetch(2)
+    ),
     "ignored errors": lambda p: names(p, "tfrecor[df]").interleave(ad.TFRecordDataset, 3).ignore_errors().map(doubled),
     "objects": lambda p: ad.FileDataset(names(p, "object")),
     "objects, their names": lambda p: ad.FileDataset([f"{p}/{n:02}.object" for n in range(71)], with_url=True),
@@ -208,6 +221,12 @@ OTHERS: dict[str, Callable[[Path], ad.Dataset]] = {
         names(p, "tfrecord").interleave(ad.TFRecordDataset, 3).map(doubled).ignore_errors()
     ),
     "joined with numbers": lambda p: ad.TFRecordDataset(f"{p}/3.tfrecord").map(len).concatenate(D.range(40).map(int)),
+    "numbered, filter": lambda p: (
+        ad.TFRecordDataset(f"{p}/3.tfrecord").enumerate().map(swapped).filter(lambda x, n: not x or n % 3 > 0)
+    ),
+    "shard, numbered": lambda p: (
+        ad.TFRecordDataset(f"{p}/3.tfrecord").shard(3, 0).interleave(D.from_tensors).enumerate().map(swapped)
+    ),
     "policy, map": lambda p: tolerant(names(p, "tfrecord").interleave(ad.TFRecordDataset, 3).map(doubled)),
     "policy, shard, map": lambda p: tolerant(mine(p).interleave(ad.TFRecordDataset, 3).map(doubled)),
 }

@@ -16,7 +16,7 @@ from asyncdata.formats.json_lines import parse_json
 from asyncdata.runtime.state.document import with_checksum
 from fake_gcs import FakeGCS
 from tests.integration.resumed_reads import resumed
-from tests.integration.shards import BUCKET, gs_storage, record
+from tests.integration.shards import BUCKET, gs_storage, record, records, shard_bytes
 
 D = ad.Dataset
 
@@ -186,3 +186,39 @@ def test_rows_have_the_columns_that_the_header_names(is_before: bool, tmp_path: 
             state = with_checksum({**state, "state": json.loads(text.replace('"columns"', '"before"'))})
         assert list(dataset.iterator(state=state)) == rest
         assert rest[0] == {"n": 2500, "file": 0}
+
+
+JOINED: dict[str, Callable[[ad.Dataset, ad.Dataset], ad.Dataset]] = {
+    "concatenate": lambda a, b: a.concatenate(b),
+    "sample_from_datasets": lambda a, b: D.sample_from_datasets([a, b], seed=2),
+    "choose_from_datasets": lambda a, b: D.choose_from_datasets([a, b], D.range(2).repeat(1800)),
+    "enumerate": lambda a, _: a.enumerate().map(lambda number, element: (element, number)[0]),
+    "ignore_errors": lambda a, _: a.ignore_errors(),
+}
+"""Steps between files and `map`."""
+
+
+@pytest.mark.parametrize("step", JOINED)
+def test_a_function_behind_joined_files_is_not_called_for_what_was_delivered(step: str, tmp_path: Path) -> None:
+    """Only for what is left, and for what the shuffle draws again behind its mark."""
+    for shard, name in enumerate(("a.first", "b.second")):
+        (tmp_path / name).write_bytes(shard_bytes(records(shard, 1800, 50)))
+    calls: list[bytes] = []
+
+    def noted(element: bytes) -> bytes:
+        calls.append(element)
+        return element
+
+    one, other = (ad.TFRecordDataset(D.list_files(f"{tmp_path}/*.{kind}")) for kind in ("first", "second"))
+    dataset = JOINED[step](one, other).map(noted).shuffle(300, seed=1)
+    count = 1040
+    with ad.Runtime(ad.Options(num_workers=0)):
+        with dataset.iterator() as it:
+            for _ in range(count):
+                next(it)
+            state = json.loads(json.dumps(it.state_dict()))
+            left = list(it)
+        calls.clear()
+        assert list(dataset.iterator(state=state)) == left
+    assert len(calls) <= len(left) + count - 1024
+    assert "read from where they lie" in str(ad.state.describe(state))

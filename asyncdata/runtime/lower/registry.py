@@ -14,7 +14,7 @@ from asyncdata.memory.advance import Rows, State
 from asyncdata.options import merged_storage
 from asyncdata.plan.label import label_of
 from asyncdata.plan.node import Node, drawing_seeds
-from asyncdata.plan.sequence import Shard
+from asyncdata.plan.sequence import Enumerate, Shard
 from asyncdata.plan.transformations import Filter, Interleave, Map, Repeat, Shuffle, Skip, Take, WithOptions
 from asyncdata.planner.picking import (
     JOINING,
@@ -117,7 +117,7 @@ def _tracked(node: Node, scope: Scope, track: Track | None, *, is_dataset: bool 
         position, state = TrackedStage.begin(scope.state)
     inside = dataclasses.replace(scope, within=None, state=state)
     # What readers have together is divided by the marks that are in front of it.
-    pick = None if in_order or has_step(node, Shard) else picker(node, inside, lower)
+    pick = None if in_order or has_step(node, Enumerate, Shard) else picker(node, inside, lower)
     left = None
     if track.left is not None:
         if pick is None:
@@ -141,7 +141,9 @@ def picker(node: Node, scope: Scope, lower_rows: Callable[[Node, Scope], Stage])
     read again.
     """
     loses = may_lose(node, errors=scope.errors is not None)
-    if loses or scope.services.options.on_change != "raise" or not is_pickable(node):
+    # Elements that `enumerate` counts have tracks of their own, which would be told of them again.
+    counted_twice = scope.within is not None and has_step(node, Enumerate)
+    if loses or counted_twice or scope.services.options.on_change != "raise" or not is_pickable(node):
         return None
     # The rows have been given their positions before.
     anew = dataclasses.replace(scope, resume=BEGIN, state=None, within=None)
@@ -154,6 +156,7 @@ def picker(node: Node, scope: Scope, lower_rows: Callable[[Node, Scope], Stage])
         lying_files(node, scope),
         is_sized=not has_step(node, Map) and keeps_bytes(node),
         is_whole=reads_objects(node),
+        is_numbered=has_step(node, Enumerate),
     )
 
 
@@ -178,7 +181,7 @@ def note_lying(node: Node, scope: Scope) -> None:
 
 def _bare_file(node: Node) -> Node | None:
     """The file whose records are the elements of a dataset, each as it is; None if there is none."""
-    return None if has_step(node, Map, WithOptions) else file_of(node)
+    return None if has_step(node, Enumerate, Map, WithOptions) else file_of(node)
 
 
 def begin_track(node: Node, scope: Scope) -> Track | None:

@@ -31,12 +31,14 @@ class Pick(NamedTuple):
         files: Numbers of the files that have such elements; they grow.
         is_sized: Whether elements are as they are in files, and nothing that was made of them.
         is_whole: Whether each element is known to be a whole file, or made of one.
+        is_numbered: Whether places must say which element of the input each is.
     """
 
     read: Callable[[Places], Stage]
     files: Sequence[AbstractSet[int]]
     is_sized: bool
     is_whole: bool = False
+    is_numbered: bool = False
 
     def sizes(self, columns: Sequence[Column], rows: int) -> Rows:
         """How long the elements in these columns are; 0 where that is not known."""

@@ -146,7 +146,8 @@ class ShuffleStage(Stage):
             if self._skipped > max(_MOST_SKIPPED, 64 * self._size):
                 raise ValueError(f"{self._skipped} elements behind a mark")
             self._full, self._has_numbers = True, False
-            self._numbers = np.zeros(len(mark["places"]), np.int64)
+            numbers = mark["places"].numbers
+            self._numbers = np.zeros(len(mark["places"]), np.int64) if numbers is None else numbers.copy()
         else:
             self._wanted, self._until = mark["buffer"].copy(), mark["next"]
         self._history.begin(mark["row"], mark["input"])
@@ -249,6 +250,7 @@ class ShuffleStage(Stage):
         """Outputs that were delivered before leave: inputs take their slots, whether what was there was read or not."""
         count, size = len(block), len(self)
         _, written, last = exchange(self._slots(count), size)
+        self._numbers[written] = self._history.rows + last
         self._marker.after(block.advance, count, lambda row, state: None)  # noqa: ARG005 -- nobody sees them
         self._history.feed(block.advance)
         self._skipped -= count
@@ -330,10 +332,10 @@ class ShuffleStage(Stage):
         self._lying = None
         if self._draining:
             self._columns = [column.pick(lying.rows[self._places]) for column in self._columns]
+            self._numbers = self._numbers[self._places]
             self._places = list(range(len(self._places)))
         else:
             self._columns = [column.pick(lying.rows) for column in self._columns]
-        self._numbers = np.zeros(self._kept, np.int64)
         await lying.recall()
 
     def _arrange(self, order: Rows) -> None:
@@ -473,7 +475,8 @@ class ShuffleStage(Stage):
         numbers, *lying = contents
         if lying and self._lies(numbers, lying[0]):
             self._lie_before = following
-            places = Places(lying[0], lying[1], self.context.sources.version, used_of(history))
+            known = numbers if self._pick is not None and self._pick.is_numbered else None
+            places = Places(lying[0], lying[1], self.context.sources.version, used_of(history), numbers=known)
             self._history.forget(following)
             self._has_numbers = False
             return {"drawn": drawn, "places": places, "next": following, "row": following, "input": state}
