@@ -95,6 +95,7 @@ class Frames:
         lines: Number of the line at which each record begins, where the format counts them.
         next_line: Number of the line at ``stop``, likewise.
         columns: Numbers of the columns that the object's beginning names, where it does: needed to go on anywhere.
+        structure: How the values of these records nest, where that is not what the framer says.
         ended: The format says that nothing follows, whatever bytes do.
         short: No whole record follows in the bytes shown, which an answer without records says by itself.
     """
@@ -107,6 +108,7 @@ class Frames:
     lines: Positions | None = None
     next_line: int = field(default=1)
     columns: tuple[int, ...] | None = None
+    structure: Structure | None = None
     ended: bool = False
     short: bool = False
     resume: int = -1

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from asyncdata.plan.combining import ChooseFrom, Concatenate, SampleFrom
-from asyncdata.plan.files import FramedFile, PickedRows, WholeFile
+from asyncdata.plan.files import FramedFile, PickedRows, TarSamples, WholeFile
 from asyncdata.plan.node import Node, walk
 from asyncdata.plan.sequence import Enumerate, EnumeratePicked, Shard, TakeWhile
 from asyncdata.plan.sources import Items, ListFiles, ManifestFile, TensorSlices, TFRecordFile
@@ -28,6 +28,9 @@ from asyncdata.plan.transformations import (
     WithOptions,
 )
 from asyncdata.spec import BytesSpec
+
+_HOLDING: Final = (FramedFile, TarSamples, TFRecordFile, WholeFile)
+"""Files in which each element lies in one piece."""
 
 JOINING: Final = (ChooseFrom, Concatenate, SampleFrom)
 """Each element is one of their ``datasets``."""
@@ -71,7 +74,7 @@ def source_of(node: Node) -> Node:
 def file_of(node: Node) -> Node | None:
     """The file that holds each element of a dataset at a place of its own; None if there is none."""
     file: Any = source_of(node)
-    return file if isinstance(file, TFRecordFile | FramedFile | WholeFile) and not file.compression else None
+    return file if isinstance(file, _HOLDING) and not file.compression else None
 
 
 def is_pickable(node: Node) -> bool:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import random
 import re
+import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -52,11 +54,25 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             f'{a},{b},"{text}",{c}{end}' for (a, b, c, text), end in zip(rest, ["\n", "\r\n", "\r"] * 200, strict=False)
         ]
         (made / f"{number}.csv").write_bytes(("file,n,text,x\n" + "".join(lines)).encode())
+        with tarfile.open(made / f"{number}.tar", "w", format=1 + number % 2) as tar:
+            for n, row in enumerate(rows):
+                for name, content in [(f"{'x' * (n * 7 % 200)}{n}.n", b"%d" % n), (f"{n}/", b""), ("README", b"?" * n)]:
+                    add(tar, name, content)
+                for extension in ("a", "b", "c")[: n % 4]:
+                    add(tar, f"{n}.{extension}", row[: -1 - n % 2])
     for number in range(70):
         content = record(7, number, [0, 1, 40, 5000, 300_000][number % 5])
         (made / f"{number:02}.object").write_bytes(content[number % 2 :])
     (made / "70.object").write_bytes(b"")
     return made
+
+
+def add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
+    """A member of a tar file, or a folder."""
+    member = tarfile.TarInfo(name)
+    member.size = len(content)
+    member.type = tarfile.DIRTYPE if name.endswith("/") else tarfile.REGTYPE
+    tar.addfile(member, io.BytesIO(content))
 
 
 def doubled(element: bytes) -> bytes:
@@ -82,6 +98,11 @@ def mine(folder: Path, kind: str = "tfrecord") -> ad.Dataset:
 def swapped(number: int, element: Any) -> tuple[Any, int]:
     """A function behind `enumerate`."""
     return element, int(number)
+
+
+def in_tar(sample: dict[str, Any]) -> tuple[Any, ...]:
+    """What a sample consists of, in one order."""
+    return tuple(sorted(sample.items()))
 
 
 def shown(element: Any) -> bytes:
@@ -178,6 +199,9 @@ KINDS: dict[str, Callable[[Path], ad.Dataset]] = {
         .map(swapped, 2)
         .prefetch(2)
     ),
+    "tar": lambda p: names(p, "tar").interleave(ad.TarDataset, 2),
+    "tar, one by one": lambda p: ad.TarDataset(names(p, "tar")).filter(lambda x: x.get("n") != b"7").map(in_tar),
+    "tar, shard": lambda p: ad.TarDataset(names(p, "tar").shard(2, 1)).map(in_tar),
     "ignored errors": lambda p: names(p, "tfrecor[df]").interleave(ad.TFRecordDataset, 3).ignore_errors().map(doubled),
     "objects": lambda p: ad.FileDataset(names(p, "object")),
     "objects, their names": lambda p: ad.FileDataset([f"{p}/{n:02}.object" for n in range(71)], with_url=True),

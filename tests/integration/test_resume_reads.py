@@ -120,6 +120,7 @@ PARTS: dict[str, tuple[str, Callable[[ad.Dataset], ad.Dataset], int]] = {
     "CSV by header": ("csv", lambda names: ad.CsvDataset(names, {"n": 0, "text": ""}, header=True), 0),
     "CSV by header, shuffle": ("csv", lambda names: ad.CsvDataset(names, {"n": 0, "text": ""}, header=True), 500),
     "tar": ("tar", lambda names: ad.TarDataset(names, num_parallel_reads=2), 0),
+    "tar, shuffle": ("tar", lambda names: ad.TarDataset(names, num_parallel_reads=2), 500),
     "tar, one by one": ("tar", lambda names: ad.TarDataset(names).prefetch(2), 0),
     "Parquet": ("parquet", lambda names: ad.ParquetDataset(names, num_parallel_reads=2), 0),
     "Parquet, one by one": ("parquet", lambda names: ad.ParquetDataset(names).batch(3).unbatch(), 0),

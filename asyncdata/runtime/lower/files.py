@@ -8,6 +8,7 @@ from typing import Any, Final, TypeVar
 
 from asyncdata.formats.framing import Framer, WholeFramer
 from asyncdata.formats.tar import TarFramer
+from asyncdata.formats.tar_samples import SampleFramer
 from asyncdata.formats.tfrecord import TFRecordFramer
 from asyncdata.memory.accounts import Kind
 from asyncdata.memory.leaf import BYTES, UNCHECKED_BYTES
@@ -129,8 +130,12 @@ def _framed(
     )
 
 
-def framer_of(node: sources.TFRecordFile | files.FramedFile | files.WholeFile, scope: Scope) -> Framer:
+def framer_of(
+    node: sources.TFRecordFile | files.FramedFile | files.TarSamples | files.WholeFile, scope: Scope
+) -> Framer:
     """What finds the records of a file."""
+    if isinstance(node, files.TarSamples):
+        return SampleFramer()
     if isinstance(node, files.WholeFile):
         return WholeFramer(node.url if node.with_url else None)
     if isinstance(node, files.FramedFile):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -21,6 +21,10 @@ from asyncdata.memory.used import Used
 from asyncdata.runtime.stage import BLOCK_ROWS, Stage, StageContext
 from asyncdata.runtime.state.places import Places
 from asyncdata.runtime.state.tracks import Track
+
+_AROUND_MEMBER: Final = 1 << 10
+_AROUND_SAMPLE: Final = 1 << 12
+"""Headers and padding of members of tar files, long names, and the next header, which says that a sample is whole."""
 
 
 class Pick(NamedTuple):
@@ -42,10 +46,18 @@ class Pick(NamedTuple):
 
     def sizes(self, columns: Sequence[Column], rows: int) -> Rows:
         """How long the elements in these columns are; 0 where that is not known."""
-        *others, column = columns
-        # In front of the bytes there may be the file's name.
-        is_known = self.is_sized and all(isinstance(other, ObjectColumn) for other in others)
-        return column.rows[:, 1] if is_known and isinstance(column, RefColumn) else np.zeros(rows, np.int64)
+        if not self.is_sized:
+            return np.zeros(rows, np.int64)
+        name, *parts = columns
+        if isinstance(name, RefColumn) and not parts:
+            return name.rows[:, 1]
+        # A sample of a tar file, or a file and its name.
+        sizes = np.zeros(rows, np.int64)
+        if isinstance(name, ObjectColumn) and parts and all(isinstance(part, RefColumn) for part in parts):
+            sizes += _AROUND_SAMPLE
+            for part in parts:
+                sizes += part.rows[:, 1] + _AROUND_MEMBER  # type: ignore[union-attr]  # see above
+        return sizes
 
     def lie(self, origin: Rows) -> bool:
         """Whether elements can be read by themselves, by their provenance."""

@@ -381,7 +381,8 @@ class PickedStage(Stage):
         origin[:, 0] = span.file
         origin[:, 1] = np.arange(record, record + count)
         origin[:, 3] = frames.starts + shift
-        block = Block(self._files[span.file].file.framer.structure, columns, origin, Advance(count))
+        structure = frames.structure or self._files[span.file].file.framer.structure
+        block = Block(structure, columns, origin, Advance(count))
         here = slice(*np.searchsorted(span.records, (record, record + count)))
         wanted = span.records[here] - record
         if len(wanted) < count:
