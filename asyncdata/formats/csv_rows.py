@@ -32,7 +32,7 @@ class CsvFramer:
         na_value: A field that says this is missing, as an empty one is.
         selected: Numbers of the wanted columns; None: these are all there are.
         names: Of the wanted columns; rows are dicts then.
-        by_header: Whether the file's header says where these columns are. Reading has to begin at the header then.
+        by_header: Whether the file's header says where these columns are.
     """
 
     in_thread = True
@@ -69,12 +69,16 @@ class CsvFramer:
         split = self._splitter.split(array, start, stop, limit=limit + leading, at_least=1 + leading, last=last)
         starts = split.starts[leading:]
         error: DataError | None = None
+        columns = place.columns
         if leading and self._wanted is not None and len(split.starts):
-            error = self._find_columns(self._wanted, view, array, split, place)
-            if error is not None:
-                return Frames(starts=NOWHERE, values=self._no_rows(), stop=start, error=error)
+            try:
+                columns = self._find_columns(self._wanted, view, array, split, place)
+            except BrokenFrameError as wrong_header:
+                return Frames(starts=NOWHERE, values=self._no_rows(), stop=start, error=wrong_header)
         if len(starts):
-            converted = self._convert(view, array, split, leading)
+            numbers = self._numbers if self._wanted is None else columns
+            assert numbers is not None, "what the header says is known behind it"
+            converted = self._convert(view, array, split, leading, numbers)
             wrong = min((c.wrong for c in converted), default=len(starts))
             if wrong < len(starts):
                 error = self._wrong_value(converted, wrong, split, leading, place, start)
@@ -99,6 +103,7 @@ class CsvFramer:
             next_line=place.line + int(np.searchsorted(split.breaks, stop)),
             resume=resume,
             resume_line=place.line + int(np.searchsorted(split.breaks, resume)),
+            columns=columns,
         )
 
     def _no_rows(self) -> tuple[Values, ...]:
@@ -109,8 +114,12 @@ class CsvFramer:
 
     def _find_columns(
         self, wanted: Sequence[str], view: memoryview, array: Octets, split: Split, place: Place
-    ) -> BrokenFrameError | None:
-        """Takes the numbers of the wanted columns from the header, the first of the records."""
+    ) -> tuple[int, ...]:
+        """The numbers of the wanted columns, of the header, which is the first of the records.
+
+        Raises:
+            BrokenFrameError: The header does not name one of them, or several times.
+        """
         stop = int(split.first_field[1])
         fields = unquoted(array, split.field_starts[:stop], split.field_ends[:stop], split.quotes)
         texts = [bytes(view[begin : begin + size]) for begin, size in zip(fields.starts, fields.lengths, strict=True)]
@@ -122,14 +131,15 @@ class CsvFramer:
             if header.count(name) != 1:
                 found = "no column" if name not in header else f"{header.count(name)} columns"
                 shown = ", ".join(map(repr, header[:20])) + (", …" if len(header) > 20 else "")
-                return self._broken(f"the header has {found} {name!r}; it has {shown}", place, 0, place.line)
-        self._numbers = [header.index(name) for name in wanted]
-        return None
+                raise self._broken(f"the header has {found} {name!r}; it has {shown}", place, 0, place.line)
+        return tuple(header.index(name) for name in wanted)
 
-    def _convert(self, view: memoryview, array: Octets, split: Split, leading: int) -> list[Converted]:
-        counted = self._counted(np.diff(split.first_field)[leading:])
+    def _convert(
+        self, view: memoryview, array: Octets, split: Split, leading: int, numbers: Sequence[int]
+    ) -> list[Converted]:
+        counted = self._counted(np.diff(split.first_field)[leading:], numbers)
         found = []
-        for column, number in zip(self._columns, self._numbers, strict=True):
+        for column, number in zip(self._columns, numbers, strict=True):
             index, _ = field_index(split, number)
             index = index[leading:]
             fields = unquoted(array, split.field_starts[index], split.field_ends[index], split.quotes)
@@ -142,19 +152,15 @@ class CsvFramer:
             found.append(values)
         return found
 
-    def _counted(self, counts: Positions) -> Converted:
+    def _counted(self, counts: Positions, numbers: Sequence[int]) -> Converted:
         """The first record with a wrong number of fields, as if it were a wrong value."""
-        if self._exactly is None:
-            wanted = max(self._numbers) + 1
-            bad = counts < wanted
-        else:
-            bad = counts != self._exactly
+        bad = counts < max(numbers) + 1 if self._exactly is None else counts != self._exactly
         if not bad.any():
             return Converted([], len(counts), "")
         wrong = int(bad.argmax())
         have = int(counts[wrong])
         what = "at least " if self._exactly is None else ""
-        want = max(self._numbers) + 1 if self._exactly is None else self._exactly
+        want = max(numbers) + 1 if self._exactly is None else self._exactly
         return Converted([], wrong, f"{what}{want} fields are expected, but there are {have}")
 
     def _wrong_value(

@@ -45,6 +45,7 @@ class Place:
         offset: Offset in the object (decompressed offset for compressed ones) of the first byte shown.
         record: Index in the object of the record that begins there.
         line: Number of the line that begins there, from 1; for formats that count lines.
+        columns: What `Frames.columns` has said of the object's beginning.
     """
 
     url: str | None = None
@@ -52,6 +53,7 @@ class Place:
     offset: int = 0
     record: int = 0
     line: int = 1
+    columns: tuple[int, ...] | None = None
 
     def error(self, kind: type[E], message: str, *, behind: int = 0, record: int = 0) -> E:
         """An error so many bytes and records behind this place."""
@@ -92,6 +94,8 @@ class Frames:
         resume_line: Number of the line there.
         lines: Number of the line at which each record begins, where the format counts them.
         next_line: Number of the line at ``stop``, likewise.
+        columns: Numbers of the columns that the object's beginning names, where it does: needed to go on anywhere.
+        structure: How the values of these records nest, where that is not what the framer says.
         ended: The format says that nothing follows, whatever bytes do.
         short: No whole record follows in the bytes shown, which an answer without records says by itself.
     """
@@ -103,6 +107,8 @@ class Frames:
     error: DataError | None = None
     lines: Positions | None = None
     next_line: int = field(default=1)
+    columns: tuple[int, ...] | None = None
+    structure: Structure | None = None
     ended: bool = False
     short: bool = False
     resume: int = -1

@@ -35,6 +35,11 @@ class FramedFile(Node):
         return self.format
 
     @property
+    def by_header(self) -> bool:
+        """Whether the file's beginning says how all of it is to be read."""
+        return bool(self.arguments.get("by_header"))
+
+    @property
     def settings(self) -> dict[str, Any]:
         return {"url": self.url, "compression": self.compression, "framer": self.framer, **self.arguments}
 
@@ -66,10 +71,12 @@ class PickedRows(Node):
     Attributes:
         source: Reads all elements.
         places: Where the elements lie, see `asyncdata.runtime.state.places`.
+        parts: Of several sources, each reads those of these elements that its files have.
     """
 
     source: Node
     places: Any
+    parts: int = 1
 
     @property
     def steps(self) -> int:

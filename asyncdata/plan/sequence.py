@@ -58,6 +58,19 @@ class Enumerate(Node):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class EnumeratePicked(Enumerate):
+    """The same for elements that are read by themselves; the planner makes it for `PickedRows`.
+
+    Attributes:
+        places: Where the elements lie, and their numbers.
+    """
+
+    name: ClassVar[str] = "enumerate"
+
+    places: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Shard(Node):
     """Every `num_shards`-th element, beginning with number `index`.
 

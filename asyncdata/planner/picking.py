@@ -1,4 +1,4 @@
-"""Which inputs of `shuffle` can be read row by row: those that are records of files, and what `map` makes of each.
+"""Which inputs of `shuffle` can be read row by row: records of files, whole files, and what `map` makes of each.
 
     files ─▶ interleave ─▶ filter ─▶ map ─▶ shuffle      rows of the buffer, from somewhere before the oldest of them on
              PickedRows ───────────▶ map ─▶ shuffle      the same rows, from where they lie
@@ -11,15 +11,32 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from asyncdata.plan.files import FramedFile, PickedRows
+from asyncdata.plan.combining import ChooseFrom, Concatenate, SampleFrom
+from asyncdata.plan.files import FramedFile, PickedRows, TarSamples, WholeFile
 from asyncdata.plan.node import Node, walk
-from asyncdata.plan.sequence import Shard, TakeWhile
+from asyncdata.plan.sequence import Enumerate, EnumeratePicked, Shard, TakeWhile
 from asyncdata.plan.sources import Items, ListFiles, ManifestFile, TensorSlices, TFRecordFile
-from asyncdata.plan.transformations import Filter, Interleave, Map, Prefetch, Shuffle, Skip, Take, WithOptions
+from asyncdata.plan.transformations import (
+    Filter,
+    IgnoreErrors,
+    Interleave,
+    Map,
+    Prefetch,
+    Shuffle,
+    Skip,
+    Take,
+    WithOptions,
+)
 from asyncdata.spec import BytesSpec
 
-_CHOOSING: Final = (Filter, Shard, Shuffle, Skip, Take, TakeWhile)
-_PASSING: Final = (*_CHOOSING, Map, Prefetch, WithOptions)
+_HOLDING: Final = (FramedFile, TarSamples, TFRecordFile, WholeFile)
+"""Files in which each element lies in one piece."""
+
+JOINING: Final = (ChooseFrom, Concatenate, SampleFrom)
+"""Each element is one of their ``datasets``."""
+
+_CHOOSING: Final = (Filter, IgnoreErrors, Shard, Shuffle, Skip, Take, TakeWhile)
+_PASSING: Final = (*_CHOOSING, Enumerate, Map, Prefetch, WithOptions)
 _NAMES: Final = (Items, ListFiles, ManifestFile, Prefetch, Shard, Shuffle, Skip, Take, TensorSlices, WithOptions)
 """What gives the names of files again, and reads none of them."""
 
@@ -28,6 +45,23 @@ def reads_bytes(node: Node) -> bool:
     """Whether elements are records as they are in files, one file or several in turn."""
     file = _opened(node)
     return isinstance(file, TFRecordFile) or (isinstance(file, FramedFile) and file.spec == BytesSpec())
+
+
+def keeps_bytes(node: Node) -> bool:
+    """Whether elements may have all bytes of a record, as far as that is known before files are opened."""
+    source: Any = source_of(node)
+    if isinstance(source, JOINING):
+        return all(map(keeps_bytes, source.datasets))
+    file = _opened(source)
+    return not isinstance(file, FramedFile) or file.spec == BytesSpec()
+
+
+def reads_objects(node: Node) -> bool:
+    """Whether elements are known to be whole objects, each of which costs a request of its own."""
+    source: Any = source_of(node)
+    if isinstance(source, JOINING):
+        return any(map(reads_objects, source.datasets))
+    return isinstance(_opened(source), WholeFile)
 
 
 def source_of(node: Node) -> Node:
@@ -40,33 +74,54 @@ def source_of(node: Node) -> Node:
 def file_of(node: Node) -> Node | None:
     """The file that holds each element of a dataset at a place of its own; None if there is none."""
     file: Any = source_of(node)
-    return file if reads_bytes(file) and isinstance(file, TFRecordFile | FramedFile) and not file.compression else None
+    return file if isinstance(file, _HOLDING) and not file.compression else None
 
 
 def is_pickable(node: Node) -> bool:
     """Whether elements can be read by themselves, as far as that is known before files are opened."""
-    source = source_of(node)
+    source: Any = source_of(node)
+    if not _counts_alike(node):
+        return False
+    if isinstance(source, JOINING):
+        return all(is_pickable(each) and not has_step(each, Enumerate) for each in source.datasets)
     if isinstance(source, Interleave):
         return all(isinstance(each, _NAMES) for each in walk(source.input))
     return file_of(source) is not None
 
 
-def picked(node: Node, places: Any) -> Node:
-    """The plan whose elements are those at these places."""
+def picked(node: Node, places: Any, parts: int = 1) -> Node:
+    """The plan whose elements are those at these places; one of so many parts, which have some of them each."""
     if not isinstance(node, _PASSING):
-        return PickedRows(source=node, places=places)
-    below = picked(node.input, places)
+        return PickedRows(source=node, places=places, parts=parts)
+    below = picked(node.input, places, parts)
+    if isinstance(node, Enumerate):
+        return EnumeratePicked(input=below, start=node.start, places=places)
     # What is left out keeps its place in the plan, by which random numbers are keyed.
     return Take(input=below, count=-1) if isinstance(node, _CHOOSING) else node.with_inputs((below,))
 
 
 def has_step(node: Node, *kinds: type[Node]) -> bool:
-    """Whether one of these kinds of steps is behind `source_of`."""
+    """Whether one of these kinds of steps is behind `source_of`, or behind that of a dataset that it joins."""
     while isinstance(node, _PASSING):
         if isinstance(node, kinds):
             return True
         node = node.input
-    return False
+    return isinstance(node, JOINING) and any(has_step(each, *kinds) for each in node.datasets)
+
+
+def may_lose(node: Node, *, errors: bool) -> bool:
+    """Whether what `map` makes of an element is left out if it fails.
+
+    Args:
+        node: The last step.
+        errors: Whether failures are left out behind it.
+    """
+    while isinstance(node, _PASSING):
+        errors = errors or isinstance(node, IgnoreErrors)
+        if errors and isinstance(node, Map):
+            return True
+        node = node.input
+    return isinstance(node, JOINING) and any(may_lose(each, errors=errors) for each in node.datasets)
 
 
 def _opened(node: Node) -> Node | None:
@@ -74,3 +129,14 @@ def _opened(node: Node) -> Node | None:
         node = node.source
     file: Node | None = getattr(node.function, "opens", None) if isinstance(node, Interleave) else node
     return file
+
+
+def _counts_alike(node: Node) -> bool:
+    """Whether each `enumerate` counts the elements as who reads from these steps does: none between them is chosen."""
+    chosen = False
+    while isinstance(node, _PASSING):
+        if chosen and isinstance(node, Enumerate):
+            return False
+        chosen = chosen or isinstance(node, _CHOOSING)
+        node = node.input
+    return True

@@ -53,7 +53,11 @@ def iter_framed(
                 return
             del held[: frames.stop]
             place = Place(
-                url=url, offset=place.offset + frames.stop, record=place.record + len(records), line=frames.next_line
+                url=url,
+                offset=place.offset + frames.stop,
+                record=place.record + len(records),
+                line=frames.next_line,
+                columns=frames.columns,
             )
             if not records:
                 break

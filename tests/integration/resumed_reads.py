@@ -9,20 +9,30 @@ import asyncdata as ad
 from asyncdata.planner.fingerprint import fingerprint
 from asyncdata.runtime.state.document import with_checksum
 from fake_gcs import FakeGCS
+from fake_gcs.journal import Entry
 
 
 def read_after_resume(
     server: FakeGCS, dataset: ad.Dataset, options: ad.Options, count: int
 ) -> tuple[Any, list[Any], int]:
     """Takes so many elements, and goes on from their state in another Runtime: it, what was left, the bytes sent."""
+    state, _, rest, requests = resumed(server, dataset, options, count)
+    return state, rest, sum(entry.sent for entry in requests)
+
+
+def resumed(
+    server: FakeGCS, dataset: ad.Dataset, options: ad.Options, count: int
+) -> tuple[Any, list[Any], list[Any], list[Entry]]:
+    """Likewise: the state, what was left for the first iterator and for the one behind the state, and its requests."""
     with ad.Runtime(options), dataset.iterator() as it:
         for _ in range(count):
             next(it)
         state = json.loads(json.dumps(it.state_dict()))
+        left = list(it)
     before = len(server.journal)
     with ad.Runtime(options):
         rest = list(dataset.iterator(state=state))
-    return state, rest, sum(entry.sent for entry in list(server.journal)[before:] if entry.range)
+    return state, left, rest, [entry for entry in list(server.journal)[before:] if entry.range]
 
 
 def of_version(state: dict[str, Any], dataset: ad.Dataset, version: int) -> dict[str, Any]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import os
 import pickle
 import random
 import subprocess
 import sys
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -132,6 +134,16 @@ def sources(folder: Path, compression: str | None) -> dict[str, ad.Dataset]:
     lines = folder / f"lines.txt{suffix}"
     with opened(lines, "wb") as file:
         file.write(b"".join(b"line %d\r\n" % n for n in numbers))
+    values = folder / f"values.jsonl{suffix}"
+    with opened(values, "wb") as file:
+        file.write(b"".join(b'{"n": %d}\n\n' % n for n in numbers))
+    samples = folder / f"samples.tar{suffix}"
+    with opened(samples, "wb") as file, tarfile.open(fileobj=file, mode="w|") as tar:
+        for n in numbers.tolist():
+            for extension in ("txt", "bin")[: 1 + n % 2]:
+                member = tarfile.TarInfo(f"{'long' * (n % 50)}{n}.{extension}")
+                member.size = n % 777
+                tar.addfile(member, io.BytesIO(bytes([n % 256]) * member.size))
     table = folder / f"table.csv{suffix}"
     with opened(table, "wb") as file:
         file.write(b"a,b\n" + b"".join(b'%d,"x ""%d""\n y"\n' % (n, n) for n in numbers))
@@ -140,17 +152,21 @@ def sources(folder: Path, compression: str | None) -> dict[str, ad.Dataset]:
         "large": ad.TFRecordDataset(str(large), compression),
         "lines": ad.TextLineDataset(str(lines), compression),
         "csv": ad.CsvDataset(str(table), [np.int64, bytes], header=True, compression_type=compression),
+        "csv by header": ad.CsvDataset(str(table), {"b": "", "a": 0}, compression, header=True),
+        "json": ad.JsonLinesDataset(str(values), compression),
+        "tar": ad.TarDataset(str(samples), compression),
     }
 
 
 @pytest.mark.parametrize("compression", [None, "GZIP"])
-@pytest.mark.parametrize("name", ["records", "large", "lines", "csv"])
+@pytest.mark.parametrize("name", ["records", "large", "lines", "csv", "csv by header", "json", "tar"])
 def test_files_are_read_on(name: str, compression: str | None, tmp_path: Path) -> None:
     """From the place where they were left, also behind batches, shuffles and functions in workers."""
     dataset = sources(tmp_path, compression)[name]
     places = random.Random(3)
     check(dataset, dataset, places, samples(4, 40))
-    shuffled = dataset.shuffle(300, seed=3).batch(50)
+    alike = dataset if name in {"records", "large", "lines", "csv"} else dataset.map(repr)
+    shuffled = alike.shuffle(300, seed=3).batch(50)
     check(shuffled, shuffled, places, samples(4, 40))
 
 

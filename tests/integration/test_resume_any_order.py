@@ -53,6 +53,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (made / f"{number}.tfrecord").write_bytes(data)
         (made / f"{number}.tfrecord.gz").write_bytes(shard_bytes(rows, "GZIP"))
         (made / f"{number}.txt").write_bytes(b"".join(row + b"\r\n" * (n % 2) + b"\n" for n, row in enumerate(rows)))
+        (made / f"{number}.jsonl").write_bytes(b"".join(b'["%s", %d]\n' % (row[:3], len(row)) for row in rows))
+        cells = b"".join(b'%d,"%s,\n""",%d\n' % (n, row[:4], number) for n, row in enumerate(rows))
+        (made / f"{number}.csv").write_bytes(b"row,text,file\n" + cells)
         (made / f"{number}.fixed").write_bytes(b"h" + b"".join(row.ljust(9)[:9] for row in rows))
         if number in {3, 5}:
             offset = 0
@@ -74,6 +77,16 @@ def doubled(element: bytes) -> bytes:
 def numbered(element: bytes, rng: Any) -> tuple[bytes, int]:
     """A function with random numbers, which belong to the element."""
     return element, int(rng.integers(1000))
+
+
+def by_header(file: str) -> ad.Dataset:
+    """Rows, of which columns are named by the header."""
+    return ad.CsvDataset(file, {"file": 0, "text": "", "row": 0}, header=True)
+
+
+def shown(element: Any) -> bytes:
+    """What can be compared, whatever it is."""
+    return repr(element).encode()
 
 
 def few(element: bytes) -> ad.Dataset:
@@ -113,6 +126,9 @@ IN_BUFFER: dict[str, Make] = {
     "take inside": lambda p: sloppy(names(p), lambda f: ad.TFRecordDataset(f).skip(3).take(90)),
     "lines": lambda p: sloppy(names(p, "txt"), ad.TextLineDataset),
     "fixed": lambda p: sloppy(names(p, "fixed"), lambda f: ad.FixedLengthRecordDataset(f, 9, 1)),
+    "objects": lambda p: sloppy(names(p, "t*"), ad.FileDataset),
+    "JSON": lambda p: sloppy(names(p, "jsonl"), ad.JsonLinesDataset).map(shown),
+    "CSV by header": lambda p: sloppy(names(p, "csv"), by_header).map(shown, 2),
     "shard of files": lambda p: sloppy(names(p).shard(2, 1)),
     "shard of files, shuffle": lambda p: sloppy(names(p).shard(2, 0).shuffle(9, seed=1).prefetch(2)),
     "some compressed": lambda p: sloppy(

@@ -7,17 +7,26 @@ from typing import Any
 from asyncdata.errors import StateError
 from asyncdata.memory.accounts import Kind
 from asyncdata.memory.advance import Rows
-from asyncdata.plan.files import PickedRows
+from asyncdata.plan.files import FramedFile, PickedRows, WholeFile
 from asyncdata.plan.node import Node
 from asyncdata.plan.sources import Items
 from asyncdata.plan.transformations import Interleave, Map, Prefetch, Shuffle, WithOptions
-from asyncdata.planner.picking import file_of
+from asyncdata.planner.picking import JOINING, file_of, picked
 from asyncdata.runtime.lower.files import framer_of
-from asyncdata.runtime.lower.registry import around_inner, lower, lower_into, lowers, made_inside, note_lying, picker
+from asyncdata.runtime.lower.registry import (
+    around_inner,
+    branch,
+    lower,
+    lower_into,
+    lowers,
+    made_inside,
+    note_lying,
+    picker,
+)
 from asyncdata.runtime.reading.source_table import SourceTable
 from asyncdata.runtime.scope import Scope
 from asyncdata.runtime.stage import Stage, StageContext
-from asyncdata.runtime.stages.order.picked import PickedFile, PickedStage
+from asyncdata.runtime.stages.order.picked import PickedFile, PickedStage, TurnsStage
 from asyncdata.runtime.state.places import Places
 from asyncdata.runtime.state.restored import Pick
 from asyncdata.runtime.state.resume import again
@@ -68,6 +77,9 @@ def left_for_buffer(node: Shuffle, scope: Scope) -> Places | None:
 @lowers(PickedRows, resumes=again)
 def _picked(node: PickedRows, scope: Scope, context: StageContext) -> Stage:
     source: Any = node.source
+    if isinstance(source, JOINING):
+        parts = [picked(each, node.places, node.parts * len(source.datasets)) for each in source.datasets]
+        return TurnsStage(context, [lower(each, branch(scope, number)) for number, each in enumerate(parts)])
     several = isinstance(source, Interleave)
     function = UserFunction(source.function, context) if several else None
     around = around_inner(source, scope) if several else scope
@@ -92,6 +104,8 @@ def _picked(node: PickedRows, scope: Scope, context: StageContext) -> Stage:
             framer=framer_of(file, inside),
             io=access.io,
             info=access.manifest.get(file.url, None),
+            at_once=isinstance(file, WholeFile),
+            by_header=isinstance(file, FramedFile) and file.by_header,
         )
 
     budget = context.budget
@@ -103,5 +117,6 @@ def _picked(node: PickedRows, scope: Scope, context: StageContext) -> Stage:
         opened,
         account=budget.open(f"read the buffer of {context.label}", rank=scope.rank, kind=Kind.SOURCE),
         downstream=scope.rows_account,
-        piece_bytes=scope.shares.chunk_bytes // 2,
+        piece_bytes=scope.shares.chunk_bytes // 2 // node.parts,
+        is_part=node.parts > 1,
     )

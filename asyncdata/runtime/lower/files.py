@@ -8,6 +8,7 @@ from typing import Any, Final, TypeVar
 
 from asyncdata.formats.framing import Framer, WholeFramer
 from asyncdata.formats.tar import TarFramer
+from asyncdata.formats.tar_samples import SampleFramer
 from asyncdata.formats.tfrecord import TFRecordFramer
 from asyncdata.memory.accounts import Kind
 from asyncdata.memory.leaf import BYTES, UNCHECKED_BYTES
@@ -24,7 +25,7 @@ from asyncdata.runtime.stages.sources.framed import FramedStage
 from asyncdata.runtime.stages.sources.parquet_rows import ParquetStage
 from asyncdata.runtime.stages.sources.reread import RestartStage
 from asyncdata.runtime.stages.sources.tar_samples import TarStage
-from asyncdata.runtime.state.resume import own
+from asyncdata.runtime.state.resume import Rule, alone, at_row, own
 from asyncdata.storage.urls import scheme_of
 
 _LEAST_FIRST: Final = 1 << 16
@@ -35,11 +36,11 @@ _FIRST_PART: Final = 8
 _F = TypeVar("_F", bound=Node)
 
 
-def _reads(kind: type[_F]) -> Callable[[Make[_F]], Make[_F]]:
+def _reads(kind: type[_F], resumes: Rule = own) -> Callable[[Make[_F]], Make[_F]]:
     """Like `lowers`, for a node that reads the file of its ``url``; the options may restart it or end it early."""
 
     def register(make: Make[_F]) -> Make[_F]:
-        lowers(kind, resumes=own)(functools.partial(_guarded, make))
+        lowers(kind, resumes=resumes)(functools.partial(_guarded, make))
         return make
 
     return register
@@ -125,11 +126,18 @@ def _framed(
         reserve_bytes=budget.charge(chunk_bytes) * (2 if node.compression else 1),
         compressed=bool(node.compression),
         at_once=at_once,
+        by_header=isinstance(node, files.FramedFile) and node.by_header,
     )
 
 
-def framer_of(node: sources.TFRecordFile | files.FramedFile, scope: Scope) -> Framer:
+def framer_of(
+    node: sources.TFRecordFile | files.FramedFile | files.TarSamples | files.WholeFile, scope: Scope
+) -> Framer:
     """What finds the records of a file."""
+    if isinstance(node, files.TarSamples):
+        return SampleFramer()
+    if isinstance(node, files.WholeFile):
+        return WholeFramer(node.url if node.with_url else None)
     if isinstance(node, files.FramedFile):
         framer: Framer = node.framer(**node.arguments)
         return framer
@@ -144,11 +152,7 @@ def _consecutive(node: Any, scope: Scope, context: StageContext) -> Stage:
 
 _reads(sources.TFRecordFile)(_consecutive)
 _reads(files.FramedFile)(_consecutive)
-
-
-@_reads(files.WholeFile)
-def _whole(node: files.WholeFile, scope: Scope, context: StageContext) -> Stage:
-    return _framed(node, scope, context, WholeFramer(node.url if node.with_url else None))
+_reads(files.WholeFile, alone)(_consecutive)
 
 
 @_reads(files.TarSamples)
@@ -156,7 +160,7 @@ def _tar(node: files.TarSamples, scope: Scope, context: StageContext) -> Stage:
     return _framed(node, scope, context, TarFramer(), TarStage)
 
 
-@_reads(files.ParquetRows)
+@_reads(files.ParquetRows, at_row)
 def _parquet(node: files.ParquetRows, scope: Scope, context: StageContext) -> Stage:
     io, manifest = scope.access
     return ParquetStage(

@@ -14,9 +14,20 @@ from asyncdata.memory.advance import Rows, State
 from asyncdata.options import merged_storage
 from asyncdata.plan.label import label_of
 from asyncdata.plan.node import Node, drawing_seeds
-from asyncdata.plan.sequence import Shard
+from asyncdata.plan.sequence import Enumerate, Shard
 from asyncdata.plan.transformations import Filter, Interleave, Map, Repeat, Shuffle, Skip, Take, WithOptions
-from asyncdata.planner.picking import file_of, has_step, is_pickable, picked, reads_bytes, source_of
+from asyncdata.planner.picking import (
+    JOINING,
+    file_of,
+    has_step,
+    is_pickable,
+    keeps_bytes,
+    may_lose,
+    picked,
+    reads_bytes,
+    reads_objects,
+    source_of,
+)
 from asyncdata.planner.rules import rewrite
 from asyncdata.planner.shards import drawn_anew
 from asyncdata.planner.unordered import UnorderedPart, unordered_part
@@ -28,7 +39,7 @@ from asyncdata.runtime.stage import Stage, StageContext
 from asyncdata.runtime.stages.order.inputs import HandingOver
 from asyncdata.runtime.state.places import Places
 from asyncdata.runtime.state.restored import DropStage, Pick, TrackedStage
-from asyncdata.runtime.state.resume import BEGIN, Resume, Rule, check_counts, checked, passed_on, selected
+from asyncdata.runtime.state.resume import BEGIN, Resume, Rule, check_counts, checked, in_turn, loose
 from asyncdata.runtime.state.tracks import WHOLE, Owner, Track
 from asyncdata.types import Element
 
@@ -73,11 +84,12 @@ def lower(node: Node, scope: Scope) -> Stage:
     step = node.label if hasattr(node, "url") else label(node)
     context = scope.context(label(node), step, getattr(node, "deterministic", None), node=node)
     if scope.state is not None:
-        # Where elements may be left out, rows of the output are not counted off from rows of the input.
-        loose = resumes is passed_on and scope.errors is not None
+        # Where elements may be left out; and tracks of datasets that are not made again would never end.
+        is_loose = scope.errors is not None or (resumes is in_turn and scope.within is not None)
+        rule = loose(resumes) if is_loose else resumes
         with _as_state_error(context):
             check_counts(scope.state.mark)
-            scope = dataclasses.replace(scope, resume=checked((selected if loose else resumes)(node, scope.state)))
+            scope = dataclasses.replace(scope, resume=checked(rule(node, scope.state)))
     stage = make(node, scope, context)
     if stage.meter is None:
         stage.meter = context.meter
@@ -105,7 +117,7 @@ def _tracked(node: Node, scope: Scope, track: Track | None, *, is_dataset: bool 
         position, state = TrackedStage.begin(scope.state)
     inside = dataclasses.replace(scope, within=None, state=state)
     # What readers have together is divided by the marks that are in front of it.
-    pick = None if in_order or has_step(node, Shard) else picker(node, inside, lower)
+    pick = None if in_order or has_step(node, Enumerate, Shard) else picker(node, inside, lower)
     left = None
     if track.left is not None:
         if pick is None:
@@ -128,21 +140,36 @@ def picker(node: Node, scope: Scope, lower_rows: Callable[[Node, Scope], Stage])
     They cannot where what `map` makes of a row may be left out because it fails, and where files that were replaced are
     read again.
     """
-    is_mapped = has_step(node, Map)
-    loose = is_mapped and scope.errors is not None
-    if loose or scope.services.options.on_change != "raise" or not is_pickable(node):
+    loses = may_lose(node, errors=scope.errors is not None)
+    # Elements that `enumerate` counts have tracks of their own, which would be told of them again.
+    counted_twice = scope.within is not None and has_step(node, Enumerate)
+    if loses or counted_twice or scope.services.options.on_change != "raise" or not is_pickable(node):
         return None
-    source = source_of(node)
-    note_lying(source, scope)
-    # Files of datasets inside those that `interleave` reads are not found again by their names.
-    depth = len(scope.element) + (_AN_ELEMENT if isinstance(source, Interleave) else 0)
     # The rows have been given their positions before.
     anew = dataclasses.replace(scope, resume=BEGIN, state=None, within=None)
 
     def read(places: Places) -> Stage:
         return lower_rows(picked(node, places), anew)
 
-    return Pick(read, scope.services.sources.lying[depth], is_sized=not is_mapped)
+    return Pick(
+        read,
+        lying_files(node, scope),
+        is_sized=not has_step(node, Map) and keeps_bytes(node),
+        is_whole=reads_objects(node),
+        is_numbered=has_step(node, Enumerate),
+    )
+
+
+def lying_files(node: Node, scope: Scope) -> list[set[int]]:
+    """Numbers of the files whose elements can be read by themselves; they grow as files are opened."""
+    source: Any = source_of(node)
+    if isinstance(source, JOINING):
+        parts = [lying_files(each, branch(scope, number)) for number, each in enumerate(source.datasets)]
+        return list({id(files): files for part in parts for files in part}.values())
+    note_lying(source, scope)
+    # Files of datasets inside those that `interleave` reads are not found again by their names.
+    depth = len(scope.element) + (_AN_ELEMENT if isinstance(source, Interleave) else 0)
+    return [scope.services.sources.lying[depth]]
 
 
 def note_lying(node: Node, scope: Scope) -> None:
@@ -154,7 +181,7 @@ def note_lying(node: Node, scope: Scope) -> None:
 
 def _bare_file(node: Node) -> Node | None:
     """The file whose records are the elements of a dataset, each as it is; None if there is none."""
-    return None if has_step(node, Map, WithOptions) else file_of(node)
+    return None if has_step(node, Enumerate, Map, WithOptions) else file_of(node)
 
 
 def begin_track(node: Node, scope: Scope) -> Track | None:

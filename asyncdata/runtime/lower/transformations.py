@@ -28,11 +28,16 @@ from asyncdata.runtime.stages.order.concatenate import ConcatenateStage
 from asyncdata.runtime.stages.order.interleave import InterleaveStage
 from asyncdata.runtime.stages.order.prefetch import Depth, PrefetchStage
 from asyncdata.runtime.stages.order.shuffle import ShuffleStage
-from asyncdata.runtime.stages.rows.numbering import AssertCardinalityStage, EnumerateStage, ShardStage
+from asyncdata.runtime.stages.rows.numbering import (
+    AssertCardinalityStage,
+    EnumeratePickedStage,
+    EnumerateStage,
+    ShardStage,
+)
 from asyncdata.runtime.stages.rows.scan import RejectionStage, ScanStage, TakeWhileStage
 from asyncdata.runtime.stages.rows.selection import FilterStage, SkipStage, TakeStage
 from asyncdata.runtime.stages.rows.unique import UniqueStage
-from asyncdata.runtime.state.resume import Resume, again, counted, drawn, own, passed_on, selected
+from asyncdata.runtime.state.resume import Resume, again, counted, drawn, in_turn, own, passed_on, selected
 from asyncdata.runtime.state.tracks import Owner
 from asyncdata.runtime.user_code import UserFunction
 from asyncdata.types import Element
@@ -55,7 +60,7 @@ def _filter(node: transformations.Filter, scope: Scope, context: StageContext) -
     return FilterStage(context, lower(node.input, scope.below()), node.predicate)
 
 
-@lowers(transformations.Interleave, resumes=own)
+@lowers(transformations.Interleave, resumes=in_turn)
 def _interleave(node: transformations.Interleave, scope: Scope, context: StageContext) -> Stage:
     function = UserFunction(node.function, context)
     around = around_inner(node, scope)
@@ -163,6 +168,11 @@ def _prefetch(node: transformations.Prefetch, scope: Scope, context: StageContex
 @lowers(sequence.Enumerate, resumes=counted())
 def _enumerate(node: sequence.Enumerate, scope: Scope, context: StageContext) -> Stage:
     return EnumerateStage(context, lower(node.input, scope.below()), node.start, begin_track(node, scope))
+
+
+@lowers(sequence.EnumeratePicked, resumes=again)
+def _enumerate_picked(node: sequence.EnumeratePicked, scope: Scope, context: StageContext) -> Stage:
+    return EnumeratePickedStage(context, lower(node.input, scope.below()), node.start, node.places)
 
 
 @lowers(sequence.TakeWhile, resumes=selected)

@@ -51,6 +51,9 @@ _REPEATS: Final = {
 }
 """What a resume does again in front of the position, by how the line of the step begins, wherever the position is."""
 
+_OF_ONE_EACH: Final = "interleave(function=FileDataset("
+"""Datasets of one element each: there it is known which are left."""
+
 _MOST_DIFFERENCES: Final = 20
 
 
@@ -299,7 +302,7 @@ def _filled_under(state: Mapping[str, Any], marks: Sequence[tuple[str, Any, int]
 def _known_repeats(steps: Sequence[str], epoch: str) -> Iterator[str]:
     for line in steps:
         for name, text in _REPEATS.items():
-            if line.startswith(name):
+            if line.startswith(name) and not line.startswith(_OF_ONE_EACH):
                 yield f"{name[:-1]}: {text.format(epoch=epoch)}"
         if "compression='" in line:
             yield f"{line.partition('(')[0]}: files are decompressed from their beginnings, because none can be entered"

@@ -43,6 +43,10 @@ _AROUND: Final = 16
 _UNKNOWN_BYTES: Final = 1 << 12
 """Size of a record, where neither it nor the distance to another one is known."""
 
+_MORE: Final = 4
+_MOST_MORE: Final = 1 << 13
+"""Where sizes are guessed, so much more is read behind the last row of a span: less than another request costs."""
+
 _FEW: Final = 1 << 11
 _TABLE_BITS: Final = 16
 _WIDEST: Final = 8
@@ -97,16 +101,25 @@ class Places:
         versions: Of the files.
         used: What each row uses up of tracks; None where nothing is tracked.
         turns: When each row is needed; None: all at once.
+        numbers: Which element of the input each row is; None where nobody asks.
     """
 
-    __slots__ = ("_columns", "_turns", "_versions", "origin", "sizes", "used")
+    __slots__ = ("_columns", "_order", "_turns", "_versions", "numbers", "origin", "sizes", "used")
 
     def __init__(
-        self, origin: Rows, sizes: Rows, versions: Versions, used: Used | None = None, turns: Rows | None = None
+        self,
+        origin: Rows,
+        sizes: Rows,
+        versions: Versions,
+        used: Used | None = None,
+        turns: Rows | None = None,
+        numbers: Rows | None = None,
     ) -> None:
         self.origin = origin
         self.sizes = sizes
         self.used = used
+        self.numbers = numbers
+        self._order: Rows | None = None
         self._versions = versions
         self._turns = turns
         self._columns: dict[str, Any] | None = None
@@ -148,6 +161,8 @@ class Places:
                 self._columns |= {"track": _narrow(self.used.pairs[:, 0]), "position": _narrow(self.used.pairs[:, 1])}
                 if self.used.ends is not None:
                     self._columns["pairs"] = _narrow(np.diff(self.used.ends, prepend=0))
+            if self.numbers is not None:
+                self._columns["number"] = _narrow(self.numbers)
         return self._columns
 
     @staticmethod
@@ -172,12 +187,15 @@ class Places:
         origin[:, 1] = _wide(columns["record"], count)
         origin[:, 3] = _wide(columns["offset"], count)
         sizes, versions_by_file = _wide(columns["bytes"], count), dict(zip(files, versions, strict=True))
-        return Places(origin, sizes, versions_by_file.get, _used(columns, count) if "track" in columns else None)
+        used = _used(columns, count) if "track" in columns else None
+        numbers = _wide(columns["number"], count) if "number" in columns else None
+        return Places(origin, sizes, versions_by_file.get, used, numbers=numbers)
 
     def chosen(self, rows: Rows, turns: Rows | None = None) -> Places:
         """Some of the rows, and when each of them is needed."""
         used = None if self.used is None else self.used.pick(rows)
-        return Places(self.origin.take(rows, axis=0), self.sizes.take(rows), self._versions, used, turns)
+        numbers = None if self.numbers is None else self.numbers[rows]
+        return Places(self.origin.take(rows, axis=0), self.sizes.take(rows), self._versions, used, turns, numbers)
 
     def between(self, start: int, stop: int) -> Places:
         """Neighbouring rows, without what they use up and when they are needed."""
@@ -201,6 +219,19 @@ class Places:
             files, _ = _distinct(origin[:, 0])
             versions = {file: next(filter(None, (of(file) for of in known)), None) for file in files}.get
         return Places(origin, sizes, versions, Used.concat(used) if used else None)
+
+    def find(self, origin: Rows) -> Rows:
+        """Which rows these are, by their provenance: all of them are at these places."""
+        if self._order is None:
+            self._order = by_place(self.origin)
+        found = np.empty(len(origin), np.int64)
+        files, offsets = self.origin[self._order, 0], self.origin[self._order, 3]
+        for file in np.unique(origin[:, 0]).tolist():
+            here = np.flatnonzero(origin[:, 0] == file)
+            begin, end = np.searchsorted(files, (file, file + 1)).tolist()
+            found[here] = begin + np.searchsorted(offsets[begin:end], origin[here, 3])
+        rows: Rows = self._order[found]
+        return rows
 
     # --- to be read --------------------------------------------------------------------------------------------
 
@@ -246,11 +277,15 @@ class Places:
         order, file, record, offset, sizes, _, joined = self._in_place(order)
         begins = [0]
         starts, ends = offset.tolist(), (offset + sizes).tolist()
+        more = [0] * len(order) if self.sizes.any() else np.minimum(_MORE * sizes, _MOST_MORE).tolist()
         for row, is_joined in enumerate(joined.tolist(), 1):
             if not is_joined or ends[row] - starts[begins[-1]] > most_bytes:
                 begins.append(row)
         return [
-            RowSpan(int(file[a]), int(record[a]), starts[a], ends[b - 1] - starts[a], record[a:b], order[a:b])
+            RowSpan(
+                *(int(file[a]), int(record[a]), starts[a], ends[b - 1] + more[b - 1] - starts[a]),
+                *(record[a:b], order[a:b]),
+            )
             for a, b in zip(begins, [*begins[1:], len(order)], strict=True)
         ]
 

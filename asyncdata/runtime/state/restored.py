@@ -10,17 +10,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from asyncdata.memory.advance import Advance, Mark, Rows, State
 from asyncdata.memory.block import Block
-from asyncdata.memory.columns import Column, RefColumn
+from asyncdata.memory.columns import Column, ObjectColumn, RefColumn
 from asyncdata.memory.used import Used
 from asyncdata.runtime.stage import BLOCK_ROWS, Stage, StageContext
 from asyncdata.runtime.state.places import Places
 from asyncdata.runtime.state.tracks import Track
+
+_AROUND_MEMBER: Final = 1 << 10
+_AROUND_SAMPLE: Final = 1 << 12
+"""Headers and padding of members of tar files, long names, and the next header, which says that a sample is whole."""
 
 
 class Pick(NamedTuple):
@@ -28,22 +32,37 @@ class Pick(NamedTuple):
 
     Attributes:
         read: Makes the stage that reads those at some places, in any order.
-        files: Numbers of the files that have such elements; grows.
-        is_sized: Whether elements are records, and no bytes that were made of them.
+        files: Numbers of the files that have such elements; they grow.
+        is_sized: Whether elements are as they are in files, and nothing that was made of them.
+        is_whole: Whether each element is known to be a whole file, or made of one.
+        is_numbered: Whether places must say which element of the input each is.
     """
 
     read: Callable[[Places], Stage]
-    files: AbstractSet[int]
+    files: Sequence[AbstractSet[int]]
     is_sized: bool
+    is_whole: bool = False
+    is_numbered: bool = False
 
     def sizes(self, columns: Sequence[Column], rows: int) -> Rows:
         """How long the elements in these columns are; 0 where that is not known."""
-        column = columns[0] if self.is_sized and len(columns) == 1 else None
-        return column.rows[:, 1] if isinstance(column, RefColumn) else np.zeros(rows, np.int64)
+        if not self.is_sized:
+            return np.zeros(rows, np.int64)
+        name, *parts = columns
+        if isinstance(name, RefColumn) and not parts:
+            return name.rows[:, 1]
+        # A sample of a tar file, or a file and its name.
+        sizes = np.zeros(rows, np.int64)
+        if isinstance(name, ObjectColumn) and parts and all(isinstance(part, RefColumn) for part in parts):
+            sizes += _AROUND_SAMPLE
+            for part in parts:
+                sizes += part.rows[:, 1] + _AROUND_MEMBER  # type: ignore[union-attr]  # see above
+        return sizes
 
     def lie(self, origin: Rows) -> bool:
         """Whether elements can be read by themselves, by their provenance."""
-        return self.files >= set(np.unique(origin[:, 0]).tolist())
+        numbers = np.unique(origin[:, 0]).tolist()
+        return all(any(number in files for files in self.files) for number in numbers)
 
 
 class DropStage(Stage):

@@ -103,6 +103,34 @@ def selected(node: Any, state: State) -> Resume:  # noqa: ARG001 -- a rule
     return Resume(inputs=(State(state.mark, 0),), drop=state.skip)
 
 
+def in_turn(node: Any, state: State) -> Resume:
+    """`interleave`; where each dataset is known to have one element, its input goes on behind those delivered."""
+    opens, mark = getattr(node.function, "opens", None), state.mark
+    if opens is None or opens.cardinality(lambda _: 0) != 1:
+        return own(node, state)
+    if mark is None:
+        row, begin = state.skip, state
+    else:
+        row = mark["slots"][mark["slot"]]["row"] + state.skip
+        begin = State(mark["input"].mark, mark["input"].skip + row - mark["row"])
+    return Resume({"slot": 0, "taken": 0, "slots": [], "next": row, "row": row, "input": begin}, (begin,))
+
+
+def alone(node: Any, state: State) -> Resume:
+    """A source of one element: nothing is read behind it."""
+    if state.skip or (state.mark is not None and state.mark["record"]):
+        return Resume({"record": 1, "offset": 0, "version": None})
+    return own(node, state)
+
+
+def at_row(node: Any, state: State) -> Resume:
+    """A file that knows in front of which of its rows every part of it is; rows that filters drop are not counted."""
+    if node.filters:
+        return own(node, state)
+    mark = state.mark or {"record": 0, "offset": 0, "version": None, "row_group": 0}
+    return Resume({**mark, "record": mark["record"] + state.skip})
+
+
 def counted(rows: Callable[[Any, Mark, int], int] = lambda _node, _mark, skip: skip) -> Rule:
     """At its mark, where so many outputs behind it are so many rows of each input.
 
@@ -121,6 +149,11 @@ def counted(rows: Callable[[Any, Mark, int], int] = lambda _node, _mark, skip: s
         return Resume(mark, inputs)
 
     return rule
+
+
+def loose(rule: Rule) -> Rule:
+    """The same where elements may be left out: rows of the output are not counted off from rows of the input."""
+    return selected if rule is passed_on else own if rule is in_turn else rule
 
 
 batches: Final = counted(lambda node, _mark, skip: skip * node.size)

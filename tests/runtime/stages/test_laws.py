@@ -106,7 +106,7 @@ def _lying(bench: Bench, kind: Kinds) -> Stage:
     """A shuffle of elements that could be read by themselves, all of one file."""
     upstream = source(bench, kind)
     files = {bench.sources.number(("scripted",), "scripted")}
-    return ShuffleStage(bench.context("shuffle"), upstream, 7, (1, 2), Pick(lambda _: upstream, files, is_sized=True))
+    return ShuffleStage(bench.context("shuffle"), upstream, 7, (1, 2), Pick(lambda _: upstream, [files], is_sized=True))
 
 
 def _batch(bench: Bench, upstream: Stage, *, size: int = 4, drop: bool = False) -> Stage:

@@ -36,7 +36,8 @@ def drawn(seed: int, count: int, *, same_size: bool = False) -> Places:
     pairs = np.array([(draw.randint(5, 300), draw.randrange(1 << 20)) for _ in range(3 * len(chosen))], np.int64)
     ends = np.cumsum([draw.randint(1, 3) for _ in range(len(chosen))])
     used = draw.choice([None, Used(pairs[: len(chosen)]), Used(pairs[: ends[-1]], ends)])
-    return Places(chosen[:, :4].copy(), chosen[:, 4].copy(), VERSIONS.get, used)
+    numbers = draw.choice([None, np.array([draw.randrange(1 << 40) for _ in chosen], np.int64)])
+    return Places(chosen[:, :4].copy(), chosen[:, 4].copy(), VERSIONS.get, used, numbers=numbers)
 
 
 def by_row(places: Places) -> list[list[list[int]]] | None:
@@ -121,7 +122,18 @@ def test_what_is_saved_comes_back(count: int) -> None:
         assert np.array_equal(again.origin, places.origin)
         assert np.array_equal(again.sizes, places.sizes)
         assert by_row(again) == by_row(places)
+        assert (again.numbers is None) is (places.numbers is None)
+        assert places.numbers is None or np.array_equal(again.numbers, places.numbers)
         assert [again.version(file) for file in again.files] == [VERSIONS[file] for file in places.files]
+
+
+@pytest.mark.parametrize("seed", range(samples(20, 500)))
+def test_rows_are_found_by_their_places(seed: int) -> None:
+    """In any order, some of them several times."""
+    places = drawn(seed, 1 + seed)
+    rows = np.array(random.Random(seed).choices(range(len(places)), k=2 * len(places)), np.int64)
+    found = places.find(places.origin[rows])
+    assert places.origin[found].tolist() == places.origin[rows].tolist()
 
 
 def test_files_whose_numbers_look_alike_are_told_apart() -> None:

@@ -2,36 +2,45 @@
 
     names of files ─▶ those that are wanted        first, all of them
     spans ─▶ piece: a slab of several spans, each by a request of its own ─▶ framed ─▶ the wanted rows
-             next piece: on its way
+             next pieces: on their way
 
-A span contains rows between the wanted ones, which are framed and dropped. If its last row turns out to be longer than
-was thought, the span goes on as another one.
+A span contains rows between the wanted ones. They are framed and dropped, or passed over if framing decodes them. If
+the last row turns out to be longer than was thought, the span goes on as another one.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, TypeAlias
 
 import numpy as np
 
 from asyncdata.errors import AsyncdataError, StateError
-from asyncdata.formats.framing import Framer, Frames, Place, Refs
+from asyncdata.formats.framing import Framer, Frames, Place
 from asyncdata.memory.accounts import Account
 from asyncdata.memory.advance import Advance, Rows
 from asyncdata.memory.block import Block
-from asyncdata.memory.columns import RefColumn
 from asyncdata.memory.slabs import Slab
 from asyncdata.runtime.reading.io import Io, Read
 from asyncdata.runtime.stage import BLOCK_ROWS, Stage, StageContext
 from asyncdata.runtime.stages.sources.file import refuse_changed
+from asyncdata.runtime.stages.sources.framed import column_of
 from asyncdata.runtime.state.places import Places, RowSpan
 from asyncdata.types import Element, ObjectInfo
 
 _LONGER: Final = 4
 """If a row is longer than was thought, it is read again with this many times the bytes."""
+
+_HEADER_BYTES: Final = 1 << 12
+"""Of a file whose beginning says how it is read: so many first."""
+
+_PIECES: Final = 2
+_LARGE_PIECES: Final = 16
+"""Slabs on their way: those with many rows, and those with one row that is longer than others are together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +54,8 @@ class PickedFile:
         framer: Of its format.
         io: Storage.
         info: What it is, if that is known.
+        at_once: Whether it is one row, of which all is read.
+        by_header: Whether its beginning says how it is read.
     """
 
     number: int
@@ -53,6 +64,8 @@ class PickedFile:
     framer: Framer
     io: Io
     info: ObjectInfo | None
+    at_once: bool = False
+    by_header: bool = False
 
 
 Opened: TypeAlias = Callable[[Element, Rows], PickedFile | None]
@@ -60,11 +73,20 @@ Opened: TypeAlias = Callable[[Element, Rows], PickedFile | None]
 
 
 @dataclass(slots=True)
+class _Known:
+    """A file that is open: what it is, and what its beginning says."""
+
+    file: PickedFile
+    info: ObjectInfo | None = None
+    columns: tuple[int, ...] | None = None
+
+
+@dataclass(slots=True)
 class _Piece:
-    """Spans on their way into one slab: where each begins in it, and how many bytes are read of it."""
+    """Spans on their way into one slab: where each begins in it, how many bytes are read of it, and unless none are."""
 
     slab: Slab
-    parts: deque[tuple[RowSpan, int, int, Read]]
+    parts: deque[tuple[RowSpan, int, int, Read | None]]
 
 
 class PickedStage(Stage):
@@ -78,6 +100,7 @@ class PickedStage(Stage):
         account: Charged with what is received, until it is handed on.
         downstream: The account that is charged then.
         piece_bytes: Bytes that are received together.
+        is_part: Whether some of the rows are in other files, which another stage reads.
     """
 
     def __init__(
@@ -90,6 +113,7 @@ class PickedStage(Stage):
         account: Account,
         downstream: Account,
         piece_bytes: int,
+        is_part: bool = False,
     ) -> None:
         super().__init__(context, (names,))
         self._places = places
@@ -99,20 +123,21 @@ class PickedStage(Stage):
         self._account = account
         self._downstream = downstream
         self._piece_bytes = piece_bytes
-        self._files: dict[int, tuple[PickedFile, ObjectInfo]] | None = None
-        self._left = deque(places.spans(piece_bytes))
+        self._files: dict[int, _Known] = {}
+        self._begun = False
+        self._is_part = is_part
+        self._left: deque[RowSpan] = deque()
         self._pieces: deque[_Piece] = deque()
 
     async def _pull(self, limit: int) -> Block | None:
-        if self._files is None:
-            self._files = await self._find()
-            self._budget.reserve(self._account, 2 * self._budget.charge(self._piece_bytes))
+        if not self._begun:
+            await self._begin()
         self._budget.wait(self._account)
         try:
             while self._block is None:
                 await self._pause()
-                while self._left and len(self._pieces) < 2:
-                    self._pieces.append(await self._ask())
+                while self._left and await self._ask():
+                    pass
                 if not self._pieces:
                     return None
                 await self._receive(self._pieces[0])
@@ -124,15 +149,32 @@ class PickedStage(Stage):
     @property
     def draining(self) -> bool:
         """Whether everything has been asked for."""
-        return self._files is not None and not self._left
+        return self._begun and not self._left
 
-    async def _find(self) -> dict[int, tuple[PickedFile, ObjectInfo]]:
+    async def _begin(self) -> None:
+        files = await self._find()
+        if files:
+            self._budget.reserve(self._account, 2 * self._budget.charge(self._piece_bytes))
+        self._budget.wait(self._account)
+        try:
+            # One after the other would be as many times the latency.
+            entered = await asyncio.gather(*map(self._enter, files), return_exceptions=True)
+        finally:
+            self._budget.wait(self._account, False)
+        for error in filter(None, entered):
+            raise error
+        self._left.extend(span for span in self._places.spans(self._piece_bytes) if span.file in self._files)
+        self._begun = True
+
+    async def _find(self) -> list[PickedFile]:
         """The files that are wanted."""
         wanted = self._places.files
-        found: dict[int, tuple[PickedFile, ObjectInfo]] = {}
+        found: dict[int, PickedFile] = {}
         while len(found) < len(wanted):
             await self._pause()
             block = await self._names.pull(BLOCK_ROWS)
+            if block is None and self._is_part:
+                break
             if block is None:
                 missing = len(wanted) - len(found)
                 raise StateError(
@@ -146,39 +188,91 @@ class PickedStage(Stage):
             for element, origin in named:
                 file = self._opened(element, origin)
                 if file is not None:
-                    found[file.number] = file, await self._enter(file)
-        return found
+                    found[file.number] = file
+        return list(found.values())
 
-    async def _enter(self, file: PickedFile) -> ObjectInfo:
-        info = file.info or await file.io.stat(file.url)
+    async def _enter(self, file: PickedFile) -> None:
+        """What must be known of a file before its rows can be read; reading one that is one row says what it is."""
+        known = self._files[file.number] = _Known(file)
+        info = file.info
+        if info is None and not file.at_once:
+            info = await file.io.stat(file.url)
+        if info is not None:
+            self._check(known, info)
+        if info is not None and file.by_header:
+            known.columns = await self._columns(file, info)
+
+    async def _columns(self, file: PickedFile, info: ObjectInfo) -> tuple[int, ...] | None:
+        """What the beginning of a file says about all of it."""
+        nbytes, slabs = _HEADER_BYTES, self._budget.slabs
+        while True:
+            nbytes = min(nbytes, info.size)
+            slab = await self._budget.take(self._account, max(nbytes, 1))
+            read = file.io.read(slabs, slab, 0, nbytes, info, 0, (0, 0, 0))
+            try:
+                await read.wait()
+                begin, is_all = slab.offset, nbytes == info.size
+                place = Place(url=file.url, version=info.version)
+                frames = file.framer.frame(
+                    slabs.arena.view, begin, begin + nbytes, limit=1, remaining=info.size, last=is_all, place=place
+                )
+            finally:
+                read.cancel()
+                slabs.drop(slab)
+            if frames.columns is not None or is_all:
+                return frames.columns
+            nbytes *= _LONGER
+
+    def _check(self, known: _Known, info: ObjectInfo) -> None:
+        file, known.info = known.file, info
         refuse_changed(file.url, info.version, self._places.version(file.number))
         self.context.sources.add(file.path, file.url, info.version, is_file=True)
-        return info
 
-    async def _ask(self) -> _Piece:
-        """Asks for the next spans, as many as one slab has room for; one that is longer has a slab of its own."""
-        assert self._files is not None
+    async def _ask(self) -> bool:
+        """Asks for the next spans, as many as one slab has room for; one that is longer has a slab of its own.
+
+        Returns:
+            False if enough is on its way, or more would have to wait for memory.
+        """
+        ahead = len(self._pieces)
         asked: list[tuple[RowSpan, int, int]] = []
         total = 0
-        while self._left:
-            span = self._left[0]
-            info = self._files[span.file][1]
-            nbytes = min(span.nbytes, info.size - span.offset)
-            if nbytes <= 0:
-                raise self._ends(span)
+        for span in self._left:
+            nbytes = self._length(span)
             if asked and total + nbytes > self._piece_bytes:
                 break
-            asked.append((self._left.popleft(), total, nbytes))
+            asked.append((span, total, nbytes))
             total += nbytes
-        slab = await self._budget.take(self._account, total)
+        if ahead >= (_PIECES if total <= self._piece_bytes else _LARGE_PIECES):
+            return False
+        if ahead and total > self._piece_bytes:
+            # Nothing is reserved for it.
+            spare = self._budget.take_spare(self._account, total)
+            if spare is None:
+                return False
+            slab = spare
+        else:
+            slab = await self._budget.take(self._account, max(total, 1))
         piece = _Piece(slab, deque())
         for order, (span, at, nbytes) in enumerate(asked):
-            file, info = self._files[span.file]
-            read = file.io.read(
-                self._budget.slabs, slab, at, nbytes, info, span.offset, (0, 2 * len(self._pieces), order)
-            )
+            self._left.popleft()
+            known = self._files[span.file]
+            io, source = known.file.io, known.info or known.file.url
+            priority = (0, 2 * ahead, order)
+            read = io.read(self._budget.slabs, slab, at, nbytes, source, span.offset, priority) if nbytes else None
             piece.parts.append((span, slab.offset + at, nbytes, read))
-        return piece
+        self._pieces.append(piece)
+        return True
+
+    def _length(self, span: RowSpan) -> int:
+        """How many bytes of a span to ask for."""
+        known = self._files[span.file]
+        if known.info is None:
+            return span.nbytes
+        nbytes = known.info.size - span.offset
+        if nbytes < 0:
+            raise self._ends(span)
+        return nbytes if known.file.at_once else min(span.nbytes, nbytes)
 
     def _ends(self, span: RowSpan) -> StateError:
         return StateError(
@@ -191,11 +285,12 @@ class PickedStage(Stage):
         """Frames what has arrived of a piece, and waits if nothing has."""
         blocks: list[Block] = []
         try:
-            while piece.parts and (not blocks or piece.parts[0][3].arrived):
+            while piece.parts and (not blocks or (read := piece.parts[0][3]) is None or read.arrived):
                 span, at, nbytes, read = piece.parts[0]
-                await read.wait()
+                if read is not None:
+                    await read.wait()
                 piece.parts.popleft()
-                blocks += await self._rows(span, at, nbytes)
+                blocks += await self._rows(span, at, nbytes, read)
         finally:
             if blocks:
                 self._block = Block.concat(blocks)
@@ -205,61 +300,89 @@ class PickedStage(Stage):
                 self._budget.move(piece.slab, self._downstream)
             self._budget.slabs.drop(piece.slab)
 
-    async def _rows(self, span: RowSpan, start: int, nbytes: int) -> list[Block]:
+    async def _rows(self, span: RowSpan, start: int, nbytes: int, read: Read | None) -> list[Block]:
         """The wanted rows of a span; the rest of a row that is not whole will be read, too."""
-        assert self._files is not None
-        file, info = self._files[span.file]
-        record, last = span.first, int(span.records[-1])
-        offset, stop = span.offset, start + nbytes
-        blocks: list[Block] = []
-        is_end = span.offset + nbytes == info.size
+        known = self._files[span.file]
+        if known.info is None:
+            assert read is not None
+            assert read.info is not None
+            nbytes = read.filled
+            self._check(known, read.info)
+        await self._pause()
+        framing = partial(self._framed, span, known, start, start + nbytes)
+        in_thread = known.file.framer.in_thread
         try:
-            while record <= last:
-                await self._pause()
-                place = Place(url=file.url, version=info.version, offset=offset, record=record)
-                frames = file.framer.frame(
-                    *(self._budget.slabs.arena.view, start, stop),
-                    limit=last + 1 - record,
-                    remaining=info.size - offset,
-                    last=is_end,
-                    place=place,
-                )
-                if len(frames.starts):
-                    blocks.append(self._wanted(span, frames, record, offset - start))
-                    record += len(frames.starts)
-                behind = frames.stop
-                if frames.error is not None:
-                    if frames.resume < 0 or record in span.records:
-                        raise frames.error
-                    # A damaged one between those that are wanted, which an error policy has left out before.
-                    record, behind = record + 1, frames.resume
-                if behind == start:
-                    break
-                start, offset = behind, offset + behind - start
+            found, record, offset = await self.context.threads.run(framing) if in_thread else framing()
         except AsyncdataError as error:
-            for block in blocks:
-                block.release()
-            error.complete(stage=self.label, url=file.url)
+            error.complete(stage=self.label, url=known.file.url)
             raise
-        if record <= last:
-            if is_end:
+        if record <= int(span.records[-1]):
+            assert known.info is not None
+            behind = span.offset + nbytes
+            if behind == known.info.size:
                 raise self._ends(span._replace(first=record))
-            longer = max(_LONGER * (stop - start), span.offset + nbytes - offset + 1)
-            self._left.append(span.rest(record, offset, longer))
-        return blocks
+            self._left.append(span.rest(record, offset, max(_LONGER * (behind - offset), behind - offset + 1)))
+        return [self._wanted(span, frames, first, span.offset - start) for first, frames in found]
+
+    def _framed(self, span: RowSpan, known: _Known, start: int, stop: int) -> tuple[list[tuple[int, Frames]], int, int]:
+        """What is framed of a span, with the number of the first record each; and number and offset of what is not.
+
+        Rows between the wanted ones are framed with them, unless that is more than to look for where they end.
+        """
+        assert known.info is not None
+        framer, size = known.file.framer, known.info.size
+        shift = span.offset - start
+        record, last, at = span.first, int(span.records[-1]), start
+        found: list[tuple[int, Frames]] = []
+        while record <= last:
+            limit = last + 1 - record
+            if framer.in_thread:
+                record, offset, limit = self._next_run(span, record)
+                at = offset - shift
+            frames = framer.frame(
+                *(self._budget.slabs.arena.view, at, stop),
+                limit=limit,
+                remaining=size - at - shift,
+                last=stop + shift == size,
+                place=Place(
+                    url=known.file.url,
+                    version=known.info.version,
+                    offset=at + shift,
+                    record=record,
+                    columns=known.columns,
+                ),
+            )
+            if len(frames.starts):
+                found.append((record, frames))
+                record += len(frames.starts)
+            behind = frames.stop
+            if frames.error is not None:
+                if frames.resume < 0 or record in span.records:
+                    raise frames.error
+                # A damaged one between those that are wanted, which an error policy has left out before.
+                record, behind = record + 1, frames.resume
+            if behind == at:
+                break
+            at = behind
+        return found, record, at + shift
+
+    def _next_run(self, span: RowSpan, record: int) -> tuple[int, int, int]:
+        """The first wanted row from a record on, where it begins, and how many follow one another from there."""
+        index = int(np.searchsorted(span.records, record))
+        left = span.records[index:]
+        run = int(np.searchsorted(left - np.arange(len(left)), left[0], side="right"))
+        return int(left[0]), int(self._places.origin[span.rows[index], 3]), run
 
     def _wanted(self, span: RowSpan, frames: Frames, record: int, shift: int) -> Block:
         """Of rows that were framed, those at the places; positions in memory are offsets in the file less `shift`."""
-        (values,) = frames.values
-        assert isinstance(values, Refs), "records are bytes of their file"
-        column = RefColumn(self._budget.slabs, values.rows, values.leaf)
-        column.hold()
+        columns = tuple(column_of(values, self._budget.slabs) for values in frames.values)
         count = len(frames.starts)
         origin = np.zeros((count, 4), np.int64)
         origin[:, 0] = span.file
         origin[:, 1] = np.arange(record, record + count)
         origin[:, 3] = frames.starts + shift
-        block = Block(self._files[span.file][0].framer.structure, (column,), origin, Advance(count))  # type: ignore[index]  # `_find` was called
+        structure = frames.structure or self._files[span.file].file.framer.structure
+        block = Block(structure, columns, origin, Advance(count))
         here = slice(*np.searchsorted(span.records, (record, record + count)))
         wanted = span.records[here] - record
         if len(wanted) < count:
@@ -271,9 +394,33 @@ class PickedStage(Stage):
     async def aclose(self) -> None:
         for piece in self._pieces:
             for *_, read in piece.parts:
-                read.cancel()
+                if read is not None:
+                    read.cancel()
             self._budget.slabs.drop(piece.slab)
         self._pieces.clear()
         self._left.clear()
         await super().aclose()
         self._budget.close(self._account)
+
+
+class TurnsStage(Stage):
+    """Rows of several inputs, in turn, until all of them have ended.
+
+    Args:
+        context: What every stage is given.
+        inputs: Each ends by itself.
+    """
+
+    def __init__(self, context: StageContext, inputs: Sequence[Stage]) -> None:
+        super().__init__(context, tuple(inputs))
+        self._left = deque(inputs)
+
+    async def _pull(self, limit: int) -> Block | None:
+        while self._left:
+            await self._pause()
+            block = await self._left[0].pull(limit)
+            if block is not None:
+                self._left.rotate(-1)
+                return block
+            self._left.popleft()
+        return None

@@ -104,7 +104,8 @@ class ShuffleStage(Stage):
         self._draining = False
         self._ended = False
         # What is behind a mark is made again: where the buffer is not, that costs more than a mark.
-        self._marker = Marker(every=max(MARK_EVERY, buffer_size if pick is None else buffer_size // _MARKS))
+        least = 1 if pick is not None and pick.is_whole else MARK_EVERY
+        self._marker = Marker(every=max(least, buffer_size if pick is None else buffer_size // _MARKS))
         self._history = InputHistory()
         # Until rows are known by their places alone: then the input need not give them again.
         self._has_numbers = True
@@ -145,7 +146,8 @@ class ShuffleStage(Stage):
             if self._skipped > max(_MOST_SKIPPED, 64 * self._size):
                 raise ValueError(f"{self._skipped} elements behind a mark")
             self._full, self._has_numbers = True, False
-            self._numbers = np.zeros(len(mark["places"]), np.int64)
+            numbers = mark["places"].numbers
+            self._numbers = np.zeros(len(mark["places"]), np.int64) if numbers is None else numbers.copy()
         else:
             self._wanted, self._until = mark["buffer"].copy(), mark["next"]
         self._history.begin(mark["row"], mark["input"])
@@ -248,6 +250,7 @@ class ShuffleStage(Stage):
         """Outputs that were delivered before leave: inputs take their slots, whether what was there was read or not."""
         count, size = len(block), len(self)
         _, written, last = exchange(self._slots(count), size)
+        self._numbers[written] = self._history.rows + last
         self._marker.after(block.advance, count, lambda row, state: None)  # noqa: ARG005 -- nobody sees them
         self._history.feed(block.advance)
         self._skipped -= count
@@ -329,10 +332,10 @@ class ShuffleStage(Stage):
         self._lying = None
         if self._draining:
             self._columns = [column.pick(lying.rows[self._places]) for column in self._columns]
+            self._numbers = self._numbers[self._places]
             self._places = list(range(len(self._places)))
         else:
             self._columns = [column.pick(lying.rows) for column in self._columns]
-        self._numbers = np.zeros(self._kept, np.int64)
         await lying.recall()
 
     def _arrange(self, order: Rows) -> None:
@@ -472,7 +475,8 @@ class ShuffleStage(Stage):
         numbers, *lying = contents
         if lying and self._lies(numbers, lying[0]):
             self._lie_before = following
-            places = Places(lying[0], lying[1], self.context.sources.version, used_of(history))
+            known = numbers if self._pick is not None and self._pick.is_numbered else None
+            places = Places(lying[0], lying[1], self.context.sources.version, used_of(history), numbers=known)
             self._history.forget(following)
             self._has_numbers = False
             return {"drawn": drawn, "places": places, "next": following, "row": following, "input": state}
@@ -491,7 +495,7 @@ class ShuffleStage(Stage):
     def _lies(self, numbers: Rows, origin: Rows) -> bool:
         """Whether all rows of the buffer are in files, of which those in front of the last mark were."""
         assert self._pick is not None
-        return self._pick.files >= set(np.unique(origin[numbers >= self._lie_before, 0]).tolist())
+        return self._pick.lie(origin[numbers >= self._lie_before])
 
     def _drain(self, limit: int) -> Block | None:
         """Draws from what is left after the input's end; the last of them takes the place of the one drawn."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from asyncdata.errors import PipelineError
+from asyncdata.errors import PipelineError, StateError
 from asyncdata.memory.advance import Mark
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import ArrayColumn
 from asyncdata.memory.structure import LEAF, TupleOf
 from asyncdata.runtime.stage import Stage, StageContext
 from asyncdata.runtime.state.marker import Marker
+from asyncdata.runtime.state.places import Places
 from asyncdata.runtime.state.tracks import Track
 
 
@@ -46,6 +47,32 @@ class EnumerateStage(Stage):
             places = self._track.next_numbers(len(block))
             block.advance = self._track.counted(block.advance, places)
         numbers = ArrayColumn(self._start + places)
+        return Block(TupleOf((LEAF, block.structure)), (numbers, *block.columns), block.origin, block.advance)
+
+
+class EnumeratePickedStage(Stage):
+    """Likewise, for elements that are read by themselves.
+
+    Args:
+        context: What every stage is given.
+        upstream: The elements, in any order.
+        start: The first number.
+        places: Where they lie, and which element of the input each of them is.
+    """
+
+    def __init__(self, context: StageContext, upstream: Stage, start: int, places: Places) -> None:
+        super().__init__(context, (upstream,))
+        self._upstream = upstream
+        self._start = start
+        self._places = places
+
+    async def _pull(self, limit: int) -> Block | None:
+        block = await self._upstream.pull(limit)
+        if block is None or not len(block):
+            return block
+        if self._places.numbers is None:
+            raise StateError("the state is damaged: elements of the buffer have no numbers", stage=self.label)
+        numbers = ArrayColumn(self._start + self._places.numbers[self._places.find(block.origin)])
         return Block(TupleOf((LEAF, block.structure)), (numbers, *block.columns), block.origin, block.advance)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from asyncdata.formats.framing import Framer, Frames, Place, Refs, Values
 from asyncdata.memory.advance import EMPTY, Advance, Mark, Marks, Rows
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColumn
+from asyncdata.memory.slabs import Slabs
 from asyncdata.runtime.reading.chunks import Chunks
 from asyncdata.runtime.reading.contiguous import Contiguous, truncated
 from asyncdata.runtime.stage import StageContext
@@ -41,6 +42,7 @@ class FramedStage(FileStage):
         reserve_bytes: What the account needs while the object is being read.
         compressed: Whether `chunks` decompresses, so that the size of its bytes is not known.
         at_once: The object is one record: where it is known to be larger than a chunk, it is received in one piece.
+        by_header: Its beginning says how it is read.
     """
 
     def __init__(
@@ -53,12 +55,16 @@ class FramedStage(FileStage):
         reserve_bytes: int,
         compressed: bool = False,
         at_once: bool = False,
+        by_header: bool = False,
     ) -> None:
         super().__init__(context, file, reserve_bytes)
         self._bytes = Contiguous(
             chunks, context.budget, file.account, file.downstream, compressed=compressed, at_once=at_once
         )
         self._framer = framer
+        self._at_once = at_once
+        self._by_header = by_header
+        self._columns: tuple[int, ...] | None = None
         self._guard = context.guard
         self._error: DataError | None = None
         self._behind_error: tuple[int, int] | None = None
@@ -72,19 +78,25 @@ class FramedStage(FileStage):
     def restore(self, mark: Mark) -> None:
         """See `Stage`: reads from the record's first byte on."""
         super().restore(mark)
+        if self._by_header and "columns" not in mark:
+            return  # one that does not say what the header says
+        if "columns" in mark:
+            self._columns = tuple(mark["columns"])
         self._index = mark["record"]
         self._line = mark.get("line", 1)
         self._bytes.begin(mark["offset"])
         self._window = mark["offset"] // _MARK_BYTES
+        self._ended = self._at_once and self._index > 0
 
     def prepare(self) -> None:
         """Asks for the first chunk as read-ahead."""
-        self._bytes.prepare()
+        if not self._ended:
+            self._bytes.prepare()
 
     @property
     def draining(self) -> bool:
         """Whether the last bytes have been asked for."""
-        return self._closed or self._bytes.draining
+        return self._closed or self._ended or self._bytes.draining
 
     def _pull_ready(self, limit: int) -> Block | None:
         """Records of chunks that have arrived, of formats that are framed on the loop."""
@@ -149,6 +161,7 @@ class FramedStage(FileStage):
         run = self._bytes
         start, stop = run.bounds
         self._error = frames.error
+        self._columns = frames.columns
         self._ended = frames.ended or (run.last and frames.stop == stop)
         self._accept(frames, start)
         self._line = frames.next_line
@@ -191,6 +204,7 @@ class FramedStage(FileStage):
             offset=self._bytes.offset,
             record=self._index,
             line=self._line,
+            columns=self._columns,
         )
 
     # --- output ------------------------------------------------------------------------------------------------
@@ -202,7 +216,7 @@ class FramedStage(FileStage):
             return
         origin = self._origin(self._index, frames.starts + (self._bytes.offset - start))
         marks = self._marks(origin, frames.lines)
-        columns = tuple(self._column(values) for values in frames.values)
+        columns = tuple(column_of(values, self._budget.slabs) for values in frames.values)
         self._index += count
         self._block = Block(self._framer.structure, columns, origin, Advance(count, marks))
 
@@ -217,24 +231,21 @@ class FramedStage(FileStage):
 
         def mark(row: int) -> Mark:
             info = self._bytes.info
-            place = {
+            place: dict[str, Any] = {
                 "record": int(origin[row, 1]),
                 "offset": int(origin[row, 3]),
                 "version": None if info is None else info.version,
             }
-            return place if lines is None else {**place, "line": int(lines[row])}
+            if lines is not None:
+                place["line"] = int(lines[row])
+            if self._columns is not None:
+                place["columns"] = list(self._columns)
+            return place
 
         windows = origin[:, 3] // _MARK_BYTES
         far = np.flatnonzero(np.diff(windows, prepend=self._window)).tolist()
         self._window = int(windows[-1])
         return self._marker.marks(len(origin), mark, also=far)
-
-    def _column(self, values: Values) -> Column:
-        if isinstance(values, Refs):
-            column = RefColumn(self._budget.slabs, values.rows, values.leaf)
-            column.hold()
-            return column
-        return ArrayColumn(values) if isinstance(values, np.ndarray) else ObjectColumn(values)
 
     def _truncated(self, need: int) -> BrokenFrameError:
         start, stop = self._bytes.bounds
@@ -246,3 +257,12 @@ class FramedStage(FileStage):
         if not self._closed:
             self._bytes.close()
         await super().aclose()
+
+
+def column_of(values: Values, slabs: Slabs) -> Column:
+    """One leaf of framed records, which holds the slabs that its references are in."""
+    if isinstance(values, Refs):
+        column = RefColumn(slabs, values.rows, values.leaf)
+        column.hold()
+        return column
+    return ArrayColumn(values) if isinstance(values, np.ndarray) else ObjectColumn(values)

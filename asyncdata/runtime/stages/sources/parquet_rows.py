@@ -116,12 +116,6 @@ class ParquetStage(FileStage):
         self._row = 0
         self._packed: Slab | None = None
         self._marker = Marker()
-        self._first_group = 0
-
-    def restore(self, mark: Mark) -> None:
-        """See `Stage`: reads the row group of the row, and passes over the rows in front."""
-        super().restore(mark)
-        self._first_group = mark["row_group"]
 
     # --- reading -----------------------------------------------------------------------------------------------
 
@@ -219,7 +213,8 @@ class ParquetStage(FileStage):
                 filters=self._filters,
             )
         )
-        self._next_group = sum(group.number < self._first_group for group in self._footer.groups)
+        # Of the row group of the first row that is wanted, those in front of it are passed over.
+        self._next_group = sum(group.first_row + group.rows <= self._from_record for group in self._footer.groups)
 
     def _spans(self, group: RowGroup) -> list[ByteRange]:
         wanted = [ByteRange(start, stop) for start, stop in group.ranges]
@@ -289,16 +284,17 @@ class ParquetStage(FileStage):
         assert self._group is not None
         offset = self._group.ranges[0][0] if self._group.ranges else 0
         origin = self._origin(self._group.first_row + self._row, np.full(decoded.rows, offset))
+        begins = not self._row
         self._row += decoded.rows
         if decoded.kept is not None:
             origin = origin[decoded.kept]
-        advance = Advance(len(origin), self._marks(origin))
+        advance = Advance(len(origin), self._marks(origin, begins=begins))
         if not len(origin):
             return Block.empty(advance)
         return Block(self._footer.structure, columns, origin, advance)
 
-    def _marks(self, origin: Rows) -> Marks:
-        """Where reading can begin again: at a row of a row group."""
+    def _marks(self, origin: Rows, *, begins: bool) -> Marks:
+        """Where reading can begin again: at a row of a row group, of each group also at the beginning."""
         group = self._group
         assert group is not None
 
@@ -311,7 +307,7 @@ class ParquetStage(FileStage):
                 "row_group": group.number,
             }
 
-        return self._marker.marks(len(origin), mark)
+        return self._marker.marks(len(origin), mark, also=(0,) if begins and len(origin) else ())
 
     async def _columns_of(self, decoded: Decoded) -> tuple[Column, ...]:
         packed = [leaf for leaf in decoded.leaves if isinstance(leaf, Packed)]

@@ -18,12 +18,11 @@ import numpy as np
 from asyncdata.errors import CorruptRecordError
 from asyncdata.formats.framing import Frames, Refs
 from asyncdata.formats.tar import KEY, Members, part_of
-from asyncdata.memory.advance import Advance, Mark
+from asyncdata.memory.advance import Advance
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import Column, ObjectColumn, RefColumn
 from asyncdata.memory.leaf import BYTES
 from asyncdata.memory.structure import LEAF, DictOf
-from asyncdata.runtime.stages.sources.file import FileStage
 from asyncdata.runtime.stages.sources.framed import FramedStage
 
 
@@ -50,10 +49,6 @@ class TarStage(FramedStage):
         self._pending: _Sample | None = None
         self._samples: deque[_Sample] = deque()
         self._extensions: tuple[str, ...] = ()
-
-    def restore(self, mark: Mark) -> None:
-        """See `Stage`: a tar file is read from its beginning, because headers say where the next one is."""
-        FileStage.restore(self, mark)
 
     def _accept(self, frames: Frames, start: int) -> None:
         assert isinstance(frames, Members)

@@ -98,7 +98,7 @@ def resumed(
             Numbers(bench, rest, kinds[1], []),
             size,
             KEY,
-            Pick(pick, {0}, is_sized=False),
+            Pick(pick, [{0}], is_sized=False),
             wanted(buffer) if skip is None else None,
         )
         if skip is not None:
@@ -193,7 +193,7 @@ def test_rows_that_lie_elsewhere_are_an_error() -> None:
 
         context = bench.context("shuffle")
         stage = ShuffleStage(
-            context, Numbers(bench, range(20, 40), "refs", []), size, KEY, Pick(pick, {0}, is_sized=False)
+            context, Numbers(bench, range(20, 40), "refs", []), size, KEY, Pick(pick, [{0}], is_sized=False)
         )
         stage.restore(
             {"drawn": 0, "places": wanted(range(size)), "next": 20, "row": 20, "input": State(None, 20), "skip": 0}
