@@ -1,0 +1,89 @@
+"""A process that goes on where another one was: it builds a pipeline from its description and loads a state as text."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import asyncdata as ad
+from tests.integration.drawn_pipelines import dataset_of, text
+
+
+def taken(
+    it: ad.PipelineIterator, note: Callable[[int], object] = lambda _: None
+) -> tuple[list[str], list[str], str | None]:
+    """All elements, the state in front of each and behind the last one, and the error that ended it.
+
+    Args:
+        it: An iterator.
+        note: Called when a state was taken, with its number.
+    """
+    elements: list[str] = []
+    states = [json.dumps(it.state_dict())]
+    note(0)
+    try:
+        for element in it:
+            elements.append(text(element))
+            states.append(json.dumps(it.state_dict()))
+            note(len(elements))
+    except Exception as error:  # noqa: BLE001 -- compared
+        return elements, states, f"{type(error).__name__}: {error}"
+    return elements, states, None
+
+
+def rest(case: dict[str, Any], folder: str, state: str, again: int) -> list[Any]:
+    """What is left behind a state, and behind one of those that are taken meanwhile.
+
+    Args:
+        case: The description.
+        folder: Where it keeps elements.
+        state: The state.
+        again: Which one of the later states; beyond the last one, it begins with the first again.
+
+    Returns:
+        Twice the elements and the error that ended them, or refused the state.
+    """
+    answers: list[Any] = []
+    for _ in range(2):
+        elements: list[str] = []
+        states: list[str] = []
+        try:
+            with dataset_of(case, folder).iterator(state=json.loads(state)) as it:
+                elements, states, error = taken(it)
+        except Exception as refused:  # noqa: BLE001 -- compared
+            error = f"{type(refused).__name__}: {refused}"
+        answers += [elements, error]
+        if states:
+            state = states[again % len(states)]
+    return answers
+
+
+class FreshProcess:
+    """An interpreter that was spawned, and lives until it is closed."""
+
+    def __init__(self) -> None:
+        command = [sys.executable, "-c", f"from {__name__} import serve; serve()"]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def rest(self, case: dict[str, Any], folder: str, state: str, again: int) -> list[Any]:
+        """`rest`, there."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps([case, folder, state, again]) + "\n")
+        self._process.stdin.flush()
+        answers: list[Any] = json.loads(self._process.stdout.readline())
+        return answers
+
+    def close(self) -> None:
+        """Ends it."""
+        self._process.communicate()
+
+
+def serve() -> None:
+    """Answers, line by line."""
+    with ad.Runtime(ad.Options(num_workers=2)):
+        for line in sys.stdin:
+            print(json.dumps(rest(*json.loads(line))), flush=True)  # noqa: T201 -- the answer

@@ -1,0 +1,130 @@
+"""Any pipeline, closed at any element, goes on with exactly the elements that were left, here and in a fresh process."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from tests.integration.drawn_pipelines import Files, cases, dataset_of, write_files
+from tests.integration.fresh_process import FreshProcess, rest, taken
+from tests.samples import SOAK, samples
+
+pytestmark = pytest.mark.usefixtures("two_workers")
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
+    """Files of every format, some of them empty."""
+    return write_files(tmp_path_factory.mktemp("files"), (30, 0, 1, 50))
+
+
+@pytest.fixture(scope="module")
+def elsewhere() -> Iterator[FreshProcess]:
+    """Another process."""
+    process = FreshProcess()
+    yield process
+    process.close()
+
+
+class Kept:
+    """The folder in which a pipeline keeps elements, and copies of it as it was at some moments."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "kept"
+        self._copies = folder / "copies"
+        self.moments: list[int] = []
+        for path in (self.folder, self._copies):
+            shutil.rmtree(path, ignore_errors=True)
+            path.mkdir()
+
+    def note(self, moment: int) -> None:
+        """Copies it."""
+        shutil.copytree(self.folder, self._copies / str(moment))
+        self.moments.append(moment)
+
+    def become(self, moment: int | None) -> None:
+        """Makes it what it was, or empty."""
+        shutil.rmtree(self.folder)
+        if moment is None:
+            self.folder.mkdir()
+        else:
+            shutil.copytree(self._copies / str(moment), self.folder)
+
+
+REFUSED = ("it is not there", "not known whether", "another run has written it")
+"""What states are told that need elements which are not kept, or others than those that are."""
+
+
+def check(case: dict[str, Any], folder: Path, places: random.Random, elsewhere: FreshProcess) -> None:
+    """Takes all states of one dataset, and restores some of them, here and elsewhere, twice in a row."""
+    kept = Kept(folder)
+    try:
+        dataset = dataset_of(case, str(kept.folder))
+    except Exception:  # noqa: BLE001 -- refused where it is written
+        return
+
+    def note(position: int) -> None:
+        if case["stores"] and (position < 2 or places.random() < 0.2):
+            kept.note(position)
+
+    for _ in range(case["epoch"]):
+        with dataset.iterator() as it:
+            taken(it)
+    with dataset.iterator() as it:
+        elements, states, error = taken(it, note)
+    expected = [*elements, ended(error)]
+    end = len(states)
+    kept.note(end)
+    chosen = sorted(places.sample(range(end), min(end, samples(4, 12))))
+    far = places.sample(chosen, min(len(chosen), 3))
+    for position in chosen:
+        moments: list[int | None] = [end]
+        if case["stores"]:
+            moments += [None, *({position} & set(kept.moments))]
+        for moment in moments:
+            again = places.randrange(end)
+            for go_on in (rest, elsewhere.rest) if position in far else (rest,):
+                kept.become(moment)
+                left, why, later, why_later = go_on(case, str(kept.folder), states[position], again)
+                if moment != position and any(words in f"{why} {why_later}" for words in REFUSED):
+                    continue
+                context = f"after {position}, kept at {moment} of {end}: {json.dumps(case)} {states[position]} {why}"
+                assert [*left, ended(why)] == expected[position:], context
+                middle = position + again % len(expected[position:])
+                assert [*later, ended(why_later)] == expected[middle:], f"then {middle}, {why_later}: {context}"
+
+
+def ended(error: str | None) -> str:
+    """The kind of an error."""
+    return (error or "").partition(":")[0]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(14_400 if SOAK else 600)
+def test_any_pipeline_goes_on_here_and_in_a_fresh_process(
+    files: Files, elsewhere: FreshProcess, tmp_path: Path
+) -> None:
+    """At states of which three are loaded in another process, with what is kept as it was, completed, or gone."""
+
+    @settings(
+        max_examples=samples(25, 2000),
+        derandomize=not SOAK,
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+        phases=(Phase.generate, Phase.shrink),
+        print_blob=True,
+    )
+    @given(case=cases(files), seed=st.integers(0, 1 << 30))
+    def attempt(case: dict[str, Any], seed: int) -> None:
+        check(case, tmp_path, random.Random(seed), elsewhere)
+
+    attempt()
