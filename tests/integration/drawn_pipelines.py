@@ -47,14 +47,10 @@ def write_files(folder: Path, counts: tuple[int, ...]) -> Files:
     written: Files = dict(pipelines.write_files(folder, counts))
     kinds = ("csv", "json", "gz", "tar", "parquet", "damaged")
     written |= {kind: [str(folder / f"{i}.{kind}") for i in range(len(counts))] for kind in kinds}
-    schema = pa.schema([("n", pa.int64()), ("t", pa.string()), ("v", pa.list_(pa.int64()))])
     for i, count in enumerate(counts):
         numbers = range(10 * i, 10 * i + count)
-        for kind in ("csv", "json", "gz"):
-            write_rows(Path(written[kind][i]), numbers)
-        Path(written["tar"][i]).write_bytes(tar_of(numbers))
-        table = {"n": list(numbers), "t": ["t" * (n % 3) for n in numbers], "v": [[n] * (n % 3) for n in numbers]}
-        pq.write_table(pa.table(table, schema), written["parquet"][i], row_group_size=7)
+        for kind in ("csv", "json", "gz", "tar", "parquet"):
+            Path(written[kind][i]).write_bytes(rows_of(f".{kind}", numbers))
         data = bytearray(Path(written["records"][i]).read_bytes())
         for place in range(14, len(data), 131):
             data[place] ^= 1
@@ -72,16 +68,35 @@ def write_files(folder: Path, counts: tuple[int, ...]) -> Files:
     return written
 
 
-def write_rows(path: Path, numbers: range, version: int = 0) -> None:
-    """Rows of text; those of another version have other lengths and the same values."""
-    if ".csv" in path.name:
-        rows = [b'%d,"t ""%d"""' % (n, n % 7) + b"\r" * version for n in numbers]
-    elif ".json" in path.name:
-        rows = [b'{"n": %s%d, "t": "%s"}' % (b" " * version, n, b"j" * (n % 4)) for n in numbers]
+def rows_of(name: str, numbers: range, version: int = 0, pad: int = 0) -> bytes:
+    """A file of rows. Those of another version lie elsewhere and have the same values."""
+    if name.endswith("records"):
+        file = io.BytesIO()
+        with ad.TFRecordWriter(file) as writer:
+            writer.write_many([b"%d" % n + b"r" * pad for n in numbers])
+        return file.getvalue()
+    if name.endswith("tar"):
+        return tar_of(numbers)
+    if name.endswith("parquet"):
+        return parquet_of(numbers, 7 + version)
+    if name.endswith("csv"):
+        number = (b"%d", b'"%d"', b'"00%d"')[version]
+        rows = [number % n + b',"t ""%d%s"""' % (n % 7, b"c" * pad) for n in numbers]
+    elif name.endswith("json"):
+        rows = [b'{"n": %s%d, "t": "%s"}' % (b" " * version, n, b"j" * (n % 4 + pad)) for n in numbers]
     else:
-        rows = [b"%d" % n * (n % 4) + b"\r" * version for n in numbers]
+        rows = [b"%d" % n * (n % 4) + b"l" * pad + b"\r" * version for n in numbers]
     data = b"".join(row + b"\n" for row in rows)
-    path.write_bytes(gzip.compress(data, 1 + version, mtime=0) if "gz" in path.name else data)
+    return gzip.compress(data, 1 + version, mtime=0) if name.endswith("gz") else data
+
+
+CHANGING = [f"{i}.{kind}" for i in range(2) for kind in ("csv", "json", "gz", "tar", "parquet", "lines", "records")]
+"""Objects that are replaced while they are read, by the same rows that lie elsewhere."""
+
+
+def changing(name: str, version: int) -> bytes:
+    """A version of one of them."""
+    return rows_of(name, range(int(name[0]) * 1000, int(name[0]) * 1000 + 200), version, 100)
 
 
 def tar_of(numbers: range) -> bytes:
@@ -93,6 +108,15 @@ def tar_of(numbers: range) -> bytes:
                 member = tarfile.TarInfo(f"{n:04d}.{extension}")
                 member.size = len(content)
                 tar.addfile(member, io.BytesIO(content))
+    return file.getvalue()
+
+
+def parquet_of(numbers: range, group: int) -> bytes:
+    """A table in row groups of so many rows."""
+    table = {"n": list(numbers), "t": ["t" * (n % 3) for n in numbers], "v": [[n] * (n % 3) for n in numbers]}
+    schema = pa.schema([("n", pa.int64()), ("t", pa.string()), ("v", pa.list_(pa.int64()))])
+    file = io.BytesIO()
+    pq.write_table(pa.table(table, schema), file, row_group_size=group)
     return file.getvalue()
 
 
@@ -335,9 +359,15 @@ def built(plan: Plan, around: Around) -> ad.Dataset:
 MOST = 60
 
 
-def dataset_of(case: Plan, folder: str) -> ad.Dataset:
-    """The dataset of a case: a description and options."""
-    given = dict(case["options"])
+def dataset_of(case: Plan, folder: str, server: str) -> ad.Dataset:
+    """The dataset of a case: a description and options.
+
+    Args:
+        case: What was drawn.
+        folder: Where its steps keep elements.
+        server: URL of the server that has the objects that change.
+    """
+    given = {"storage": {"gs": {"endpoint_url": server, "token": "anon"}}, **case["options"]}
     if given.get("errors"):
         given["errors"] = ad.ErrorPolicy(**given["errors"])
     return build(case["plan"], Around(folder)).take(MOST).with_options(ad.Options(**given))
@@ -358,6 +388,7 @@ class Drawing:
 
     Attributes:
         stores: How many of its steps keep elements in files.
+        changes: Whether objects are replaced while it reads them.
         ops: Every source and step that was drawn.
     """
 
@@ -367,6 +398,7 @@ class Drawing:
         self._handles = 0
         self._may_store = True
         self.stores = 0
+        self.changes = False
         self.ops: list[str] = []
 
     def one_of(self, *values: Any) -> Any:
@@ -377,9 +409,13 @@ class Drawing:
 
     def source(self) -> tuple[Plan, Kind]:
         """A source of any kind."""
-        op = self.one_of("referee's", *(name for name in SOURCES if name != "element"))
+        op = self.one_of("referee's", "changing", *(name for name in SOURCES if name != "element"))
         if op == "referee's":
             plan, kind = pipelines.sources(self._draw, self._files)
+        elif op == "changing":
+            self.changes = True
+            op = self.one_of("csv", "json", "gz", "tar", "parquet", "lines", "records")
+            plan, kind = self.of_files(op, [f"gs://changing/{i}.{op}" for i in self.one_of([0], [0, 1], [1, 1])])
         else:
             plan, kind = self._own_source(op)
         self.ops.append(plan["op"])
@@ -397,7 +433,8 @@ class Drawing:
             if op == "directory":
                 size = self.one_of(None, 2, 5)
                 kind: Kind = ["tuple", [BYTES, INT]]
-                return {**plan, "size": size}, pipelines.stacked(kind) if size else kind
+                seed = self.one_of(1, 2)  # without it, every process has another order
+                return {**plan, "size": size, "seed": seed}, pipelines.stacked(kind) if size else kind
             return {**plan, "cycle": draw(SIZE), "block": draw(SIZE)}, BYTES
         chosen = [self._files[op][i] for i in draw(st.lists(st.sampled_from([0, 3, 2, 1, -1]), min_size=1, max_size=4))]
         return self.of_files(op, chosen)
@@ -581,7 +618,10 @@ class Drawing:
             # Of what works ahead, how much is skipped before the end is a matter of time.
             quota = None if AHEAD & set(self.ops) else self.one_of(None, 2, 9)
             options["errors"] = self.one_of({"max_skipped": quota}, {"max_skipped": quota}, None)
-        return {"plan": plan, "options": options, "stores": self.stores, "epoch": self.one_of(0, 0, 1)}
+        if self.changes:
+            options["on_change"] = "restart"
+        epoch = self.one_of(0, 0, 1)
+        return {"plan": plan, "options": options, "stores": self.stores, "changes": self.changes, "epoch": epoch}
 
 
 @st.composite

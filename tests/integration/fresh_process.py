@@ -34,12 +34,12 @@ def taken(
     return elements, states, None
 
 
-def rest(case: dict[str, Any], folder: str, state: str, again: int) -> list[Any]:
+def rest(case: dict[str, Any], places: list[str], state: str, again: int) -> list[Any]:
     """What is left behind a state, and behind one of those that are taken meanwhile.
 
     Args:
         case: The description.
-        folder: Where it keeps elements.
+        places: The folder where it keeps elements, and the server of objects that change.
         state: The state.
         again: Which one of the later states; beyond the last one, it begins with the first again.
 
@@ -51,7 +51,7 @@ def rest(case: dict[str, Any], folder: str, state: str, again: int) -> list[Any]
         elements: list[str] = []
         states: list[str] = []
         try:
-            with dataset_of(case, folder).iterator(state=json.loads(state)) as it:
+            with dataset_of(case, *places).iterator(state=json.loads(state)) as it:
                 elements, states, error = taken(it)
         except Exception as refused:  # noqa: BLE001 -- compared
             error = f"{type(refused).__name__}: {refused}"
@@ -68,11 +68,11 @@ class FreshProcess:
         command = [sys.executable, "-c", f"from {__name__} import serve; serve()"]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
-    def rest(self, case: dict[str, Any], folder: str, state: str, again: int) -> list[Any]:
+    def rest(self, case: dict[str, Any], places: list[str], state: str, again: int) -> list[Any]:
         """`rest`, there."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps([case, folder, state, again]) + "\n")
+        self._process.stdin.write(json.dumps([case, places, state, again]) + "\n")
         self._process.stdin.flush()
         answers: list[Any] = json.loads(self._process.stdout.readline())
         return answers

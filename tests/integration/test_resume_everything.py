@@ -13,7 +13,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from tests.integration.drawn_pipelines import Files, cases, dataset_of, write_files
+from fake_gcs import FakeGCS
+from tests.integration.drawn_pipelines import CHANGING, Files, cases, changing, dataset_of, write_files
 from tests.integration.fresh_process import FreshProcess, rest, taken
 from tests.samples import SOAK, samples
 
@@ -32,6 +33,13 @@ def elsewhere() -> Iterator[FreshProcess]:
     process = FreshProcess()
     yield process
     process.close()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[FakeGCS]:
+    """Has the objects that change."""
+    with FakeGCS(buckets=["changing"]) as server:
+        yield server
 
 
 class Kept:
@@ -63,17 +71,30 @@ REFUSED = ("it is not there", "not known whether", "another run has written it")
 """What states are told that need elements which are not kept, or others than those that are."""
 
 
-def check(case: dict[str, Any], folder: Path, places: random.Random, elsewhere: FreshProcess) -> None:
+def check(
+    case: dict[str, Any], folder: Path, server: FakeGCS, draw: random.Random, elsewhere: FreshProcess
+) -> None:
     """Takes all states of one dataset, and restores some of them, here and elsewhere, twice in a row."""
     kept = Kept(folder)
+    places = [str(kept.folder), server.url]
+
+    def replace(version: int) -> None:
+        for name in CHANGING if case["changes"] else ():
+            server.put("changing", name, changing(name, version))
+
+    replace(0)
     try:
-        dataset = dataset_of(case, str(kept.folder))
+        dataset = dataset_of(case, *places)
     except Exception:  # noqa: BLE001 -- refused where it is written
         return
 
+    when = draw.randrange(20)
+
     def note(position: int) -> None:
-        if case["stores"] and (position < 2 or places.random() < 0.2):
+        if case["stores"] and (position < 2 or draw.random() < 0.2):
             kept.note(position)
+        if position == when:
+            replace(1)
 
     for _ in range(case["epoch"]):
         with dataset.iterator() as it:
@@ -83,17 +104,19 @@ def check(case: dict[str, Any], folder: Path, places: random.Random, elsewhere: 
     expected = [*elements, ended(error)]
     end = len(states)
     kept.note(end)
-    chosen = sorted(places.sample(range(end), min(end, samples(4, 12))))
-    far = places.sample(chosen, min(len(chosen), 3))
+    chosen = sorted(draw.sample(range(end), min(end, samples(4, 12))))
+    far = draw.sample(chosen, min(len(chosen), 3))
     for position in chosen:
         moments: list[int | None] = [end]
         if case["stores"]:
             moments += [None, *({position} & set(kept.moments))]
         for moment in moments:
-            again = places.randrange(end)
+            again = draw.randrange(end)
             for go_on in (rest, elsewhere.rest) if position in far else (rest,):
                 kept.become(moment)
-                left, why, later, why_later = go_on(case, str(kept.folder), states[position], again)
+                if draw.random() < 0.3:
+                    replace(draw.randrange(3))
+                left, why, later, why_later = go_on(case, places, states[position], again)
                 if moment != position and any(words in f"{why} {why_later}" for words in REFUSED):
                     continue
                 context = f"after {position}, kept at {moment} of {end}: {json.dumps(case)} {states[position]} {why}"
@@ -110,7 +133,7 @@ def ended(error: str | None) -> str:
 @pytest.mark.slow
 @pytest.mark.timeout(14_400 if SOAK else 600)
 def test_any_pipeline_goes_on_here_and_in_a_fresh_process(
-    files: Files, elsewhere: FreshProcess, tmp_path: Path
+    files: Files, server: FakeGCS, elsewhere: FreshProcess, tmp_path: Path
 ) -> None:
     """At states of which three are loaded in another process, with what is kept as it was, completed, or gone."""
 
@@ -125,6 +148,6 @@ def test_any_pipeline_goes_on_here_and_in_a_fresh_process(
     )
     @given(case=cases(files), seed=st.integers(0, 1 << 30))
     def attempt(case: dict[str, Any], seed: int) -> None:
-        check(case, tmp_path, random.Random(seed), elsewhere)
+        check(case, tmp_path, server, random.Random(seed), elsewhere)
 
     attempt()
