@@ -360,7 +360,7 @@ MOST = 60
 
 
 def dataset_of(case: Plan, folder: str, server: str) -> ad.Dataset:
-    """The dataset of a case: a description and options.
+    """The dataset of a case: a description and options; its first elements if there may be many.
 
     Args:
         case: What was drawn.
@@ -370,7 +370,17 @@ def dataset_of(case: Plan, folder: str, server: str) -> ad.Dataset:
     given = {"storage": {"gs": {"endpoint_url": server, "token": "anon"}}, **case["options"]}
     if given.get("errors"):
         given["errors"] = ad.ErrorPolicy(**given["errors"])
-    return build(case["plan"], Around(folder)).take(MOST).with_options(ad.Options(**given))
+    dataset = build(case["plan"], Around(folder))
+    return (dataset.take(MOST) if case["cut"] else dataset).with_options(ad.Options(**given))
+
+
+def in_order(plan: Any) -> Any:
+    """The same pipeline, whose steps keep their order."""
+    if isinstance(plan, list):
+        return [in_order(each) for each in plan]
+    if isinstance(plan, dict):
+        return {key: in_order(value) for key, value in plan.items() if key != "unordered"}
+    return plan
 
 
 # --- drawing ---------------------------------------------------------------------------------------------------------
@@ -381,10 +391,17 @@ COUNT = st.sampled_from([25, 9, 40, 3, 1, 0])
 PARALLEL = st.sampled_from([None, 2])
 AHEAD = {"prefetch", "map", "noisy", "later", "picky", "inside", "interleave", "map_and_batch"}
 """Steps that work ahead of what is taken from them, or in another order."""
+ANY_ORDER = ("vectorized", "picky", "choosy", "mixed", "shuffle_and_repeat", "ignore_errors")
+"""Steps that make the same of elements in whatever order they come."""
 
 
 class Drawing:
     """Draws one pipeline.
+
+    Args:
+        draw: Of hypothesis.
+        files: What sources can read.
+        fixed: Whether files stay as they are, and none are written.
 
     Attributes:
         stores: How many of its steps keep elements in files.
@@ -392,11 +409,12 @@ class Drawing:
         ops: Every source and step that was drawn.
     """
 
-    def __init__(self, draw: Draw, files: Files) -> None:
+    def __init__(self, draw: Draw, files: Files, *, fixed: bool = False) -> None:
         self._draw = draw
+        self._fixed = fixed
         self._files = files
         self._handles = 0
-        self._may_store = True
+        self._may_store = not fixed
         self.stores = 0
         self.changes = False
         self.ops: list[str] = []
@@ -409,7 +427,7 @@ class Drawing:
 
     def source(self) -> tuple[Plan, Kind]:
         """A source of any kind."""
-        op = self.one_of("referee's", "changing", *(name for name in SOURCES if name != "element"))
+        op = self.one_of("referee's", *["changing"] * (not self._fixed), *(name for name in SOURCES if name != "element"))
         if op == "referee's":
             plan, kind = pipelines.sources(self._draw, self._files)
         elif op == "changing":
@@ -621,10 +639,31 @@ class Drawing:
         if self.changes:
             options["on_change"] = "restart"
         epoch = self.one_of(0, 0, 1)
-        return {"plan": plan, "options": options, "stores": self.stores, "changes": self.changes, "epoch": epoch}
+        stores, changes = self.stores, self.changes
+        return {"plan": plan, "options": options, "cut": True, "stores": stores, "changes": changes, "epoch": epoch}
+
+    def unordered_case(self) -> Plan:
+        """A pipeline some of whose steps pass elements on as they are ready, before steps that do not mind."""
+        plan, kind = self.pipeline(2)
+        mixing = ("noisy", "later", "inside")
+        for name in (self.one_of(*mixing), *self._draw(st.lists(st.sampled_from([*mixing, *ANY_ORDER]), max_size=3))):
+            if self._fits(name, kind):
+                self.ops.append(name)
+                plan, kind = self._own_step(name, plan, kind)
+            if name in mixing and plan.get("how") != "flat_map":
+                plan["unordered"] = True
+        options = {"seed": 7, "errors": {"max_skipped": None}}
+        epoch = self.one_of(0, 0, 1)
+        return {"plan": plan, "options": options, "cut": False, "stores": 0, "changes": False, "epoch": epoch}
 
 
 @st.composite
 def cases(draw: Draw, files: Files) -> Plan:
     """A pipeline of any kind, with options."""
     return Drawing(draw, files).case()
+
+
+@st.composite
+def unordered_cases(draw: Draw, files: Files) -> Plan:
+    """A pipeline without a fixed order, with options."""
+    return Drawing(draw, files, fixed=True).unordered_case()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import shutil
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,8 +15,19 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+import asyncdata as ad
 from fake_gcs import FakeGCS
-from tests.integration.drawn_pipelines import CHANGING, Files, cases, changing, dataset_of, write_files
+from tests.integration.drawn_pipelines import (
+    CHANGING,
+    Files,
+    cases,
+    changing,
+    dataset_of,
+    in_order,
+    text,
+    unordered_cases,
+    write_files,
+)
 from tests.integration.fresh_process import FreshProcess, rest, taken
 from tests.samples import SOAK, samples
 
@@ -66,6 +79,9 @@ class Kept:
         else:
             shutil.copytree(self._copies / str(moment), self.folder)
 
+
+MOST = 500
+"""More elements than most pipelines have; where there are as many, they take too long."""
 
 REFUSED = ("it is not there", "not known whether", "another run has written it")
 """What states are told that need elements which are not kept, or others than those that are."""
@@ -151,3 +167,61 @@ def test_any_pipeline_goes_on_here_and_in_a_fresh_process(
         check(case, tmp_path, server, random.Random(seed), elsewhere)
 
     attempt()
+
+
+def check_unordered(case: dict[str, Any], draw: random.Random, elsewhere: FreshProcess) -> int:
+    """Closes one at random elements until it ends, the second time in another process; how many elements it has."""
+    places = ["", ""]
+    ordered = dataset_of({**case, "plan": in_order(case["plan"])}, *places)
+    try:
+        with ordered.iterator(epoch=case["epoch"]) as it:
+            expected = Counter(map(text, itertools.islice(it, MOST)))
+    except Exception:  # noqa: BLE001 -- where an error comes without an order is a matter of time
+        return 0
+    if expected.total() == MOST:
+        return 0
+    delivered: list[str] = []
+    state = None
+    for life in range(3):
+        with dataset_of(case, *places).iterator(epoch=None if life else case["epoch"], state=state) as it:
+            first, count = it.position, draw.randrange(expected.total() + 2)
+            heard = list(map(text, itertools.islice(it, count)))
+            used = draw.randint(max(0, len(heard) - 10), len(heard))
+            try:
+                state = json.loads(json.dumps(it.state_dict(at=first + used)))
+            except ad.StateError as refused:
+                assert "as they are ready" in str(refused)  # noqa: PT017 -- either outcome is right
+                return 0
+        delivered += heard[:used]
+    again = draw.randrange(expected.total() + 1)
+    left, why, later, why_later = elsewhere.rest(case, places, json.dumps(state), again)
+    context = f"after {len(delivered)} of {expected.total()}: {json.dumps(case)}"
+    assert (why, why_later) == (None, None), context
+    for found in (delivered + left, delivered + left[: again % (len(left) + 1)] + later):
+        more, fewer = Counter(found) - expected, expected - Counter(found)
+        assert not more + fewer, f"{more} too many, {fewer} missing, {context}"
+    return expected.total()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(14_400 if SOAK else 600)
+def test_any_pipeline_without_an_order_delivers_every_element_once(files: Files, elsewhere: FreshProcess) -> None:
+    """In each epoch: closed three times, here and in another process."""
+    delivered = 0
+
+    @settings(
+        max_examples=samples(25, 2000),
+        derandomize=not SOAK,
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+        phases=(Phase.generate, Phase.shrink),
+        print_blob=True,
+    )
+    @given(case=unordered_cases(files), seed=st.integers(0, 1 << 30))
+    def attempt(case: dict[str, Any], seed: int) -> None:
+        nonlocal delivered
+        delivered += check_unordered(case, random.Random(seed), elsewhere)
+
+    attempt()
+    assert delivered
