@@ -324,6 +324,9 @@ STEPS: dict[str, Step] = {
     "by_key": lambda ds, p, _: ds.group_by_window(
         class_of, lambda key, window: window.take(int(key) + 2), window_size_func=lambda key: key + p["size"]
     ),
+    "bucket_by_length": lambda ds, p, _: ds.bucket_by_sequence_length(
+        lambda *x: measure(whole(x)) % 5, [2, 3], [2, 1, 3], drop_remainder=p["drop"]
+    ),
     "dense": lambda ds, _, __: ds.map(lambda x: x.to_dense(0)),
     "declared": lambda ds, p, _: ds.concatenate(D.range(12)).take(12).assert_cardinality(p["count"]),
 }
@@ -427,7 +430,9 @@ class Drawing:
 
     def source(self) -> tuple[Plan, Kind]:
         """A source of any kind."""
-        op = self.one_of("referee's", *["changing"] * (not self._fixed), *(name for name in SOURCES if name != "element"))
+        op = self.one_of(
+            "referee's", "referee's", *["changing"] * (not self._fixed), *(name for name in SOURCES if name != "element")
+        )
         if op == "referee's":
             plan, kind = pipelines.sources(self._draw, self._files)
         elif op == "changing":
@@ -498,8 +503,8 @@ class Drawing:
         """One step more."""
         names = [*STEPS, "ragged_batch", "drawn from", "zip", "concatenate", "choose", "ignore_errors"]
         fitting = [name for name in names if self._fits(name, kind)]
-        op = self.one_of("referee's", "referee's", *fitting)
-        if op != "referee's":
+        if self._draw(st.booleans()):
+            op = self.one_of(*fitting)
             self.ops.append(op)
             return self._own_step(op, plan, kind)
         while True:
@@ -516,7 +521,7 @@ class Drawing:
             return bool(kind == INT)
         if op == "dense":
             return pipelines.is_leaf(kind) and kind[0] == "ragged" and len(kind[1]) == 1
-        if op == "ragged_batch":
+        if op in ("ragged_batch", "bucket_by_length"):
             return all(leaf[0] != "ragged" for leaf in parts)
         return True
 
@@ -557,6 +562,8 @@ class Drawing:
             return out, pipelines.changed(kind, lambda leaf: ("ragged" if leaf[1] else leaf[0], (None,)))
         if op == "declared":
             return {**out, "count": self.one_of(12, 12, 12, 11, 13)}, kind
+        if op == "bucket_by_length":
+            return {**out, "drop": draw(st.booleans())}, pipelines.RESULTS["padded_batch"](kind)
         if op == "by_key":
             return {**out, "size": draw(SIZE)}, kind
         if op == "dense":

@@ -12,52 +12,44 @@ import asyncdata as ad
 from tests.integration.drawn_pipelines import dataset_of, text
 
 
-def taken(
-    it: ad.PipelineIterator, note: Callable[[int], object] = lambda _: None
-) -> tuple[list[str], list[str], str | None]:
-    """All elements, the state in front of each and behind the last one, and the error that ended it.
+def taken(it: ad.PipelineIterator, note: Callable[[int], object]) -> tuple[list[str], str | None]:
+    """All elements, and the error that ended it.
 
     Args:
         it: An iterator.
-        note: Called when a state was taken, with its number.
+        note: Called in front of each element and behind the last one, with the number of elements before.
     """
     elements: list[str] = []
-    states = [json.dumps(it.state_dict())]
     note(0)
     try:
         for element in it:
             elements.append(text(element))
-            states.append(json.dumps(it.state_dict()))
             note(len(elements))
     except Exception as error:  # noqa: BLE001 -- compared
-        return elements, states, f"{type(error).__name__}: {error}"
-    return elements, states, None
+        return elements, f"{type(error).__name__}: {error}"
+    return elements, None
 
 
 def rest(case: dict[str, Any], places: list[str], state: str, again: int) -> list[Any]:
-    """What is left behind a state, and behind one of those that are taken meanwhile.
+    """What is left behind a state, and behind one that is taken meanwhile.
 
     Args:
         case: The description.
         places: The folder where it keeps elements, and the server of objects that change.
         state: The state.
-        again: Which one of the later states; beyond the last one, it begins with the first again.
+        again: After how many elements the other one is taken.
 
     Returns:
         Twice the elements and the error that ended them, or refused the state.
     """
     answers: list[Any] = []
+    states = [state]
     for _ in range(2):
-        elements: list[str] = []
-        states: list[str] = []
         try:
-            with dataset_of(case, *places).iterator(state=json.loads(state)) as it:
-                elements, states, error = taken(it)
+            with dataset_of(case, *places).iterator(state=json.loads(states[-1])) as it:
+                answers += taken(it, lambda count: count == again and states.append(json.dumps(it.state_dict())))
         except Exception as refused:  # noqa: BLE001 -- compared
-            error = f"{type(refused).__name__}: {refused}"
-        answers += [elements, error]
-        if states:
-            state = states[again % len(states)]
+            answers += [], f"{type(refused).__name__}: {refused}"
     return answers
 
 
@@ -83,7 +75,7 @@ class FreshProcess:
 
 
 def serve() -> None:
-    """Answers, line by line."""
-    with ad.Runtime(ad.Options(num_workers=2)):
+    """Answers, line by line; functions run in threads, which changes no element."""
+    with ad.Runtime(ad.Options(num_workers=0)):
         for line in sys.stdin:
             print(json.dumps(rest(*json.loads(line))), flush=True)  # noqa: T201 -- the answer

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import itertools
 import json
 import random
@@ -87,9 +89,7 @@ REFUSED = ("it is not there", "not known whether", "another run has written it")
 """What states are told that need elements which are not kept, or others than those that are."""
 
 
-def check(
-    case: dict[str, Any], folder: Path, server: FakeGCS, draw: random.Random, elsewhere: FreshProcess
-) -> None:
+def check(case: dict[str, Any], folder: Path, server: FakeGCS, draw: random.Random, elsewhere: FreshProcess) -> None:
     """Takes all states of one dataset, and restores some of them, here and elsewhere, twice in a row."""
     kept = Kept(folder)
     places = [str(kept.folder), server.url]
@@ -105,8 +105,10 @@ def check(
         return
 
     when = draw.randrange(20)
+    states: list[str] = []
 
     def note(position: int) -> None:
+        states.append(json.dumps(it.state_dict()))
         if case["stores"] and (position < 2 or draw.random() < 0.2):
             kept.note(position)
         if position == when:
@@ -114,9 +116,9 @@ def check(
 
     for _ in range(case["epoch"]):
         with dataset.iterator() as it:
-            taken(it)
+            taken(it, lambda _: None)
     with dataset.iterator() as it:
-        elements, states, error = taken(it, note)
+        elements, error = taken(it, note)
     expected = [*elements, ended(error)]
     end = len(states)
     kept.note(end)
@@ -127,23 +129,69 @@ def check(
         if case["stores"]:
             moments += [None, *({position} & set(kept.moments))]
         for moment in moments:
-            again = draw.randrange(end)
+            middle = draw.randrange(position, end)
             for go_on in (rest, elsewhere.rest) if position in far else (rest,):
                 kept.become(moment)
                 if draw.random() < 0.3:
                     replace(draw.randrange(3))
-                left, why, later, why_later = go_on(case, places, states[position], again)
+                left, why, later, why_later = go_on(case, places, states[position], middle - position)
                 if moment != position and any(words in f"{why} {why_later}" for words in REFUSED):
                     continue
                 context = f"after {position}, kept at {moment} of {end}: {json.dumps(case)} {states[position]} {why}"
                 assert [*left, ended(why)] == expected[position:], context
-                middle = position + again % len(expected[position:])
                 assert [*later, ended(why_later)] == expected[middle:], f"then {middle}, {why_later}: {context}"
 
 
 def ended(error: str | None) -> str:
     """The kind of an error."""
     return (error or "").partition(":")[0]
+
+
+NOT_DRAWN = {
+    *("iterator", "as_numpy_iterator", "reduce", "areduce", "get_single_element"),  # iterate
+    *("cardinality", "element_spec", "explain"),  # say something
+    "apply",  # calls its argument
+}
+"""What makes no other dataset."""
+
+
+def test_every_method_and_every_source_is_drawn(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever of `Dataset` is public makes datasets in drawn pipelines, and so does every class of files."""
+    called: set[str] = set()
+
+    def noting(owner: type[ad.Dataset], attribute: str, name: str) -> None:
+        member = inspect.getattr_static(owner, attribute)
+        function = member.__func__ if isinstance(member, staticmethod) else member
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            called.add(name)
+            return function(*args, **kwargs)
+
+        monkeypatch.setattr(owner, attribute, staticmethod(call) if isinstance(member, staticmethod) else call)
+
+    methods = {name for name in vars(ad.Dataset) if not name.startswith("_")} - NOT_DRAWN
+    for name in methods:
+        noting(ad.Dataset, name, name)
+    classes = [getattr(ad, name) for name in dir(ad) if name.endswith("Dataset") and name != "Dataset"]
+    assert len(classes) > 5
+    for each in classes:
+        noting(each, "__init__", each.__name__)
+
+    @settings(
+        max_examples=250,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        phases=(Phase.generate,),
+    )
+    @given(case=cases(files))
+    def attempt(case: dict[str, Any]) -> None:
+        dataset_of(case, "", "")
+
+    attempt()
+    assert methods | {each.__name__ for each in classes} <= called
 
 
 @pytest.mark.slow
@@ -193,11 +241,11 @@ def check_unordered(case: dict[str, Any], draw: random.Random, elsewhere: FreshP
                 assert "as they are ready" in str(refused)  # noqa: PT017 -- either outcome is right
                 return 0
         delivered += heard[:used]
-    again = draw.randrange(expected.total() + 1)
+    again = draw.randint(0, expected.total() - len(delivered))
     left, why, later, why_later = elsewhere.rest(case, places, json.dumps(state), again)
     context = f"after {len(delivered)} of {expected.total()}: {json.dumps(case)}"
     assert (why, why_later) == (None, None), context
-    for found in (delivered + left, delivered + left[: again % (len(left) + 1)] + later):
+    for found in (delivered + left, delivered + left[:again] + later):
         more, fewer = Counter(found) - expected, expected - Counter(found)
         assert not more + fewer, f"{more} too many, {fewer} missing, {context}"
     return expected.total()
