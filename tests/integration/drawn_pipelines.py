@@ -431,7 +431,10 @@ class Drawing:
     def source(self) -> tuple[Plan, Kind]:
         """A source of any kind."""
         op = self.one_of(
-            "referee's", "referee's", *["changing"] * (not self._fixed), *(name for name in SOURCES if name != "element")
+            "referee's",
+            "referee's",
+            *["changing"] * (not self._fixed),
+            *(name for name in SOURCES if name != "element"),
         )
         if op == "referee's":
             plan, kind = pipelines.sources(self._draw, self._files)
