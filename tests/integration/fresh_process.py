@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import asyncdata as ad
-from tests.integration.drawn_pipelines import dataset_of, text
+from tests.integration.described_pipelines import dataset_of, text
 
 
 def taken(it: ad.PipelineIterator, note: Callable[[int], object]) -> tuple[list[str], str | None]:
@@ -44,10 +44,15 @@ def rest(case: dict[str, Any], places: list[str], state: str, again: int) -> lis
     """
     answers: list[Any] = []
     states = [state]
+
+    def note(count: int) -> None:
+        if count == again:
+            states.append(json.dumps(it.state_dict()))
+
     for _ in range(2):
         try:
             with dataset_of(case, *places).iterator(state=json.loads(states[-1])) as it:
-                answers += taken(it, lambda count: count == again and states.append(json.dumps(it.state_dict())))
+                answers += taken(it, note)
         except Exception as refused:  # noqa: BLE001 -- compared
             answers += [], f"{type(refused).__name__}: {refused}"
     return answers

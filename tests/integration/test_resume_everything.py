@@ -1,4 +1,4 @@
-"""Any pipeline, closed at any element, goes on with exactly the elements that were left, here and in a fresh process."""
+"""Any pipeline goes on from any state with exactly the elements that were left, here and in a fresh process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import json
 import random
 import shutil
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +19,10 @@ from hypothesis import strategies as st
 
 import asyncdata as ad
 from fake_gcs import FakeGCS
-from tests.integration.drawn_pipelines import (
-    CHANGING,
-    Files,
-    cases,
-    changing,
-    dataset_of,
-    in_order,
-    text,
-    unordered_cases,
-    write_files,
-)
+from tests.integration.described_pipelines import dataset_of, in_order, text
+from tests.integration.drawn_pipelines import cases, unordered_cases
 from tests.integration.fresh_process import FreshProcess, rest, taken
+from tests.integration.written_formats import CHANGING, Files, changing, write_files
 from tests.samples import SOAK, samples
 
 pytestmark = pytest.mark.usefixtures("two_workers")
@@ -89,74 +81,97 @@ REFUSED = ("it is not there", "not known whether", "another run has written it")
 """What states are told that need elements which are not kept, or others than those that are."""
 
 
-def check(case: dict[str, Any], folder: Path, server: FakeGCS, draw: random.Random, elsewhere: FreshProcess) -> None:
-    """Takes all states of one dataset, and restores some of them, here and elsewhere, twice in a row."""
-    kept = Kept(folder)
-    places = [str(kept.folder), server.url]
+class Run:
+    """One dataset's elements, and the states in front of each and behind the last one.
 
-    def replace(version: int) -> None:
-        for name in CHANGING if case["changes"] else ():
-            server.put("changing", name, changing(name, version))
+    Args:
+        case: Its description.
+        folder: A folder for the elements that it keeps.
+        server: Has the objects that change.
+        draw: Says when they do, and when it is noted what is kept.
+    """
 
-    replace(0)
-    try:
-        dataset = dataset_of(case, *places)
-    except Exception:  # noqa: BLE001 -- refused where it is written
-        return
+    def __init__(self, case: dict[str, Any], folder: Path, server: FakeGCS, draw: random.Random) -> None:
+        self.case = case
+        self.states: list[str] = []
+        self.expected: list[str] = []
+        self.kept = Kept(folder)
+        self._draw = draw
+        self._server = server
+        self._places = [str(self.kept.folder), server.url]
 
-    when = draw.randrange(20)
-    states: list[str] = []
+    def replace(self, version: int) -> None:
+        """Puts this version of each object where it was."""
+        for name in CHANGING if self.case["changes"] else ():
+            self._server.put("changing", name, changing(name, version))
 
-    def note(position: int) -> None:
-        states.append(json.dumps(it.state_dict()))
-        if case["stores"] and (position < 2 or draw.random() < 0.2):
-            kept.note(position)
-        if position == when:
-            replace(1)
+    def begin(self) -> bool:
+        """Takes all states; whether there are any."""
+        self.replace(0)
+        try:
+            dataset = dataset_of(self.case, *self._places)
+        except Exception:  # noqa: BLE001 -- refused where it is written
+            return False
+        for _ in range(self.case["epoch"]):
+            with dataset.iterator() as it:
+                taken(it, lambda _: None)
+        when = self._draw.randrange(20)
 
-    for _ in range(case["epoch"]):
+        def note(position: int) -> None:
+            self.states.append(json.dumps(it.state_dict()))
+            if self.case["stores"] and (position < 2 or self._draw.random() < 0.2):
+                self.kept.note(position)
+            if position == when:
+                self.replace(1)
+
         with dataset.iterator() as it:
-            taken(it, lambda _: None)
-    with dataset.iterator() as it:
-        elements, error = taken(it, note)
-    expected = [*elements, ended(error)]
-    end = len(states)
-    kept.note(end)
-    chosen = sorted(draw.sample(range(end), min(end, samples(4, 12))))
+            elements, error = taken(it, note)
+        self.expected = [*elements, kind_of(error)]
+        self.kept.note(len(elements) + 1)
+        return True
+
+    def moments(self, position: int) -> list[int | None]:
+        """What may be kept where a state is loaded: what came since, nothing, what was there when it was taken."""
+        if not self.case["stores"]:
+            return [len(self.states)]
+        return [len(self.states), None, *({position} & set(self.kept.moments))]
+
+    def check(self, position: int, moment: int | None, go_on: Callable[..., list[Any]]) -> None:
+        """Goes on from a state, twice in a row."""
+        self.kept.become(moment)
+        if self._draw.random() < 0.3:
+            self.replace(self._draw.randrange(3))
+        middle = self._draw.randrange(position, len(self.states))
+        state = self.states[position]
+        left, why, later, why_later = go_on(self.case, self._places, state, middle - position)
+        if moment != position and (self._is_like_new(position) or any(map(f"{why} {why_later}".count, REFUSED))):
+            return
+        context = f"after {position}, kept at {moment} of {len(self.states)}: {json.dumps(self.case)} {state} {why}"
+        assert [*left, kind_of(why)] == self.expected[position:], context
+        assert [*later, kind_of(why_later)] == self.expected[middle:], f"then {middle}, {why_later}: {context}"
+
+    def _is_like_new(self, position: int) -> bool:
+        """Whether nothing tells the run of a state from a new one, which reads a snapshot in another order."""
+        return not position and self.case["options"]["seed"] is not None and '"snapshot"' in json.dumps(self.case)
+
+
+def kind_of(error: str | None) -> str:
+    """Its name."""
+    return (error or "").partition(":")[0]
+
+
+def check(case: dict[str, Any], folder: Path, server: FakeGCS, draw: random.Random, elsewhere: FreshProcess) -> None:
+    """Takes all states of one dataset, and restores some of them, here and three of them elsewhere."""
+    run = Run(case, folder, server, draw)
+    if not run.begin():
+        return
+    chosen = sorted(draw.sample(range(len(run.states)), min(len(run.states), samples(4, 12))))
     far = draw.sample(chosen, min(len(chosen), 3))
     for position in chosen:
-        moments: list[int | None] = [end]
-        if case["stores"]:
-            moments += [None, *({position} & set(kept.moments))]
-        for moment in moments:
-            middle = draw.randrange(position, end)
-            for go_on in (rest, elsewhere.rest) if position in far else (rest,):
-                kept.become(moment)
-                if draw.random() < 0.3:
-                    replace(draw.randrange(3))
-                left, why, later, why_later = go_on(case, places, states[position], middle - position)
-                if moment != position and any(words in f"{why} {why_later}" for words in REFUSED):
-                    continue
-                if (
-                    moment != position
-                    and position == 0
-                    and case["options"]["seed"] is not None
-                    and stored_otherwise(case)
-                ):
-                    continue  # nothing was delivered, and it is the same as an iterator without a state
-                context = f"after {position}, kept at {moment} of {end}: {json.dumps(case)} {states[position]} {why}"
-                assert [*left, ended(why)] == expected[position:], context
-                assert [*later, ended(why_later)] == expected[middle:], f"then {middle}, {why_later}: {context}"
-
-
-def stored_otherwise(case: dict[str, Any]) -> bool:
-    """Whether what is kept may be read in another order than that in which it is written."""
-    return '"op": "snapshot"' in json.dumps(case)
-
-
-def ended(error: str | None) -> str:
-    """The kind of an error."""
-    return (error or "").partition(":")[0]
+        for moment in run.moments(position):
+            run.check(position, moment, rest)
+            if position in far:
+                run.check(position, moment, elsewhere.rest)
 
 
 NOT_DRAWN = {
