@@ -297,6 +297,12 @@ def cases(draw: Draw, files: Files) -> Plan:
     return Drawing(draw, files).case()
 
 
+def referee_cases(files: Files) -> st.SearchStrategy[Plan]:
+    """A pipeline of those that TensorFlow has, too."""
+    rest = {"options": {"seed": None}, "cut": True, "stores": 0, "changes": False, "epoch": 0}
+    return pipelines.plans(files).map(lambda drawn: {"plan": drawn[0], **rest})
+
+
 @st.composite
 def unordered_cases(draw: Draw, files: Files) -> Plan:
     """A pipeline without a fixed order, with options."""

@@ -52,6 +52,7 @@ def rest(case: dict[str, Any], places: list[str], state: str, again: int) -> lis
     for _ in range(2):
         try:
             with dataset_of(case, *places).iterator(state=json.loads(states[-1])) as it:
+                assert it.position == json.loads(states[-1])["position"]
                 answers += taken(it, note)
         except Exception as refused:  # noqa: BLE001 -- compared
             answers += [], f"{type(refused).__name__}: {refused}"
