@@ -27,6 +27,9 @@ from tests.integration.fresh_process import FreshProcess, rest, taken
 from tests.integration.written_formats import CHANGING, Files, changing, write_files
 from tests.samples import SOAK, samples
 
+PARTS = samples(1, 8)
+"""Of a law that is tried on 2,000 pipelines, because no single test may take hours."""
+
 pytestmark = pytest.mark.usefixtures("two_workers")
 
 
@@ -237,9 +240,11 @@ def test_every_method_and_every_source_is_drawn(files: Files, monkeypatch: pytes
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(14_400 if SOAK else 600)
+@pytest.mark.timeout(7200 if SOAK else 600)
+@pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("drawn", [cases, referee_cases])
 def test_any_pipeline_goes_on_here_and_in_a_fresh_process(
+    part: int,
     drawn: Callable[[Files], st.SearchStrategy[Any]],
     files: Files,
     server: FakeGCS,
@@ -249,7 +254,7 @@ def test_any_pipeline_goes_on_here_and_in_a_fresh_process(
     """At states of which three are loaded in another process, with what is kept as it was, completed, or gone."""
 
     @settings(
-        max_examples=samples(8, 2000),
+        max_examples=samples(8, 250),
         derandomize=not SOAK,
         deadline=None,
         database=None,
@@ -299,13 +304,16 @@ def check_unordered(case: dict[str, Any], draw: random.Random, elsewhere: FreshP
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(14_400 if SOAK else 600)
-def test_any_pipeline_without_an_order_delivers_every_element_once(files: Files, elsewhere: FreshProcess) -> None:
+@pytest.mark.timeout(7200 if SOAK else 600)
+@pytest.mark.parametrize("part", range(PARTS))
+def test_any_pipeline_without_an_order_delivers_every_element_once(
+    part: int, files: Files, elsewhere: FreshProcess
+) -> None:
     """In each epoch: closed three times, here and in another process."""
     delivered = 0
 
     @settings(
-        max_examples=samples(8, 2000),
+        max_examples=samples(8, 250),
         derandomize=not SOAK,
         deadline=None,
         database=None,
