@@ -174,7 +174,7 @@ def upwards(node: Node, rule: Callable[[Node, Callable[[Node], T]], T]) -> dict[
 
 
 def rebuilt(node: Node, change: Callable[[Node, Node], Node]) -> Node:
-    """The plan with every step changed, the sources first.
+    """The plan with every step changed once, the sources first: what several steps read, they read afterwards.
 
     Args:
         node: The last step.
@@ -182,6 +182,8 @@ def rebuilt(node: Node, change: Callable[[Node, Node], Node]) -> Node:
     """
     made: dict[int, Node] = {}
     for old in reversed(list(walk(node))):
+        if id(old) in made:
+            continue
         new = old
         former = old.inputs
         if former:

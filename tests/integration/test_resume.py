@@ -8,8 +8,6 @@ import json
 import os
 import pickle
 import random
-import subprocess
-import sys
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -18,8 +16,6 @@ from typing import Any
 import cloudpickle  # type: ignore[import-untyped]  # ships no types
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import strategies as st
 
 import asyncdata as ad
 from asyncdata.runtime.state import document as document_module
@@ -27,10 +23,7 @@ from asyncdata.runtime.state.document import with_checksum
 from fake_gcs import FakeGCS
 from tests.integration.shards import BUCKET, records, shard_bytes
 from tests.referee import pipelines
-from tests.runtime.stages.restoring import mark_often
-from tests.samples import SOAK, samples
-
-__all__ = ["mark_often"]
+from tests.samples import samples
 
 pytestmark = pytest.mark.usefixtures("two_workers")
 
@@ -88,33 +81,6 @@ def check(dataset: ad.Dataset, again: ad.Dataset, places: random.Random, most: i
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     """Files of several formats, some of them empty."""
     return pipelines.write_files(tmp_path_factory.mktemp("files"), (30, 0, 1, 50))
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(7200 if SOAK else 600)
-@pytest.mark.usefixtures("mark_often")
-def test_random_pipelines_are_resumed_at_every_step(files: dict[str, list[str]]) -> None:
-    """Of the whole vocabulary, with functions in workers and without; the Dataset is written anew for it."""
-
-    @settings(
-        max_examples=samples(30, 2000),
-        derandomize=not SOAK,
-        deadline=None,
-        database=None,
-        suppress_health_check=list(HealthCheck),
-        phases=(Phase.generate, Phase.shrink),
-        print_blob=True,
-    )
-    @given(drawn=pipelines.plans(files), seed=st.integers())
-    def attempt(drawn: tuple[pipelines.Plan, bool], seed: int) -> None:
-        plan, _ = drawn
-        try:
-            dataset, again = pipelines.build(plan).take(60), pipelines.build(plan).take(60)
-        except Exception:  # noqa: BLE001 -- refused where it is written
-            return
-        check(dataset, again, random.Random(seed), samples(5, 20))
-
-    attempt()
 
 
 # --- every source ----------------------------------------------------------------------------------------------------
@@ -380,54 +346,6 @@ def test_an_object_that_has_changed_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ad.StateError, match="changed since the state was taken") as caught:
         list(it_of(dataset, state))
     assert caught.value.url == str(paths[1])
-
-
-FRESH = """
-import json, sys
-import asyncdata as ad
-
-dataset = (
-    ad.Dataset.list_files(sys.argv[1], shuffle=True)
-    .interleave(ad.TFRecordDataset, cycle_length=3)
-    .shuffle(50)
-    .map(lambda record, rng: (record, int(rng.integers(1000))), num_parallel_calls=2, rng=True)
-    .batch(7)
-    .repeat(2)
-)
-if __name__ == "__main__":
-    state = json.load(sys.stdin)
-    count = state.pop("count")
-    with dataset.iterator(state=state.get("state")) as it:
-        taken = [repr(next(it)) for _ in range(count)]
-        print(json.dumps({"taken": taken, "state": it.state_dict(), "rest": list(map(repr, it))}))
-"""
-
-
-def test_a_fresh_process_goes_on(tmp_path: Path) -> None:
-    """From three states of one pipeline: random numbers, orders and epochs are the same."""
-    for i in range(5):
-        with ad.TFRecordWriter(tmp_path / f"{i}.rec") as writer:
-            writer.write_many([b"%d-%d" % (i, n) for n in range(40 + i)])
-    script = tmp_path / "fresh.py"
-    script.write_text(FRESH, encoding="utf-8")
-
-    def ask(count: int, state: Any) -> dict[str, Any]:
-        done = subprocess.run(
-            [sys.executable, str(script), f"{tmp_path}/*.rec"],
-            input=json.dumps({"count": count, "state": state}),
-            capture_output=True,
-            text=True,
-            check=True,
-            env={**os.environ, "PYTHONPATH": str(Path(ad.__file__).parents[1])},
-        )
-        answer: dict[str, Any] = json.loads(done.stdout)
-        return answer
-
-    first = ask(3, None)
-    expected = first["rest"]
-    for count in (0, 20, 35):
-        found = ask(count, first["state"])
-        assert found["taken"] + found["rest"] == expected
 
 
 def changed(value: Any, places: random.Random) -> Any:

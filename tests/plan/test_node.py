@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from asyncdata.options import Options
-from asyncdata.plan.node import Node, walk
+from asyncdata.plan.node import Node, rebuilt, walk
 from asyncdata.plan.sources import Items, Range, TFRecordFile, byte_order
 from asyncdata.plan.transformations import Batch, MapBatch, Prefetch, Repeat, Shuffle, Take, WithOptions
 
@@ -37,6 +37,24 @@ def test_inputs_are_the_fields_that_are_nodes() -> None:
     assert both.inputs == (a, b, c)
     assert list(walk(both)) == [both, a, b, c]
     assert a.inputs == ()
+
+
+def test_what_is_read_twice_stays_one_step_when_a_plan_is_changed() -> None:
+    """Each step is changed once, however many steps read it."""
+    changes: list[Node] = []
+
+    def change(old: Node, new: Node) -> Node:
+        changes.append(old)
+        return dataclasses.replace(new, count=2) if isinstance(new, Take) else new
+
+    shared = Take(input=source(), count=1)
+    plan = Both(first=Take(input=shared, count=3), others=(shared, source()))
+    changed = rebuilt(plan, change)
+    assert isinstance(changed, Both)
+    assert isinstance(changed.first, Take)
+    assert changed.first.input is changed.others[0]
+    assert [each.count for each in walk(changed) if isinstance(each, Take)] == [2, 2, 2]
+    assert len(changes) == len({id(each) for each in changes}) == 5
 
 
 def test_labels_are_tf_datas_words() -> None:

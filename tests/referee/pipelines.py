@@ -48,7 +48,7 @@ def first(element: Any) -> Any:
 def measure(element: Any) -> Any:
     """A number that follows from the element."""
     leaf = first(element)
-    if isinstance(leaf, bytes):
+    if isinstance(leaf, bytes | str | ad.RaggedArray):
         return np.int64(len(leaf))
     if isinstance(leaf, ad.BytesArray) or np.asarray(leaf).dtype == object:
         return np.int64(np.asarray(leaf).size)
@@ -183,11 +183,15 @@ def build(plan: Plan) -> ad.Dataset:
         return SOURCES[op](plan)
     if "inputs" in plan:
         return joined(plan, [build(child) for child in plan["inputs"]])
-    ds = build(plan["input"])
-    if op in STEPS:
-        return STEPS[op](ds, plan)
+    return stepped(build(plan["input"]), plan)
+
+
+def stepped(ds: ad.Dataset, plan: Plan) -> ad.Dataset:
+    """The dataset with the last step of a description."""
+    if plan["op"] in STEPS:
+        return STEPS[plan["op"]](ds, plan)
     arguments = {key: value for key, value in plan.items() if key not in ("op", "input")}
-    result: ad.Dataset = getattr(ds, op)(**arguments)
+    result: ad.Dataset = getattr(ds, plan["op"])(**arguments)
     return result
 
 
@@ -222,9 +226,11 @@ def plain(value: Any) -> Any:
         return {"ragged": readable(value.to_list())}
     if isinstance(value, bytes):
         return {"bytes": value.decode("latin-1")}
+    if isinstance(value, str):
+        return {"text": value}
     array = np.asarray(value)
     if array.dtype == object:
-        return {"texts": [item.decode("latin-1") for item in array.ravel().tolist()], "shape": list(array.shape)}
+        return {"texts": readable(array.ravel().tolist()), "shape": list(array.shape)}
     return {"array": array.ravel().tolist(), "shape": list(array.shape), "dtype": array.dtype.str}
 
 

@@ -9,7 +9,8 @@
 
 What always holds: every index of a record is handed out once at most, each record comes whole from one version, and no
 read mixes two. What was handed out cannot be taken back; so of the new version the records up to the last such index
-are dropped. When the new version has no more records than that, the file ends there.
+are dropped. When the new version has no more records than that, the file ends there. All of this holds for a file that
+goes on from a state, too.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Final
 
 import numpy as np
 
-from asyncdata.errors import ObjectChangedError
+from asyncdata.errors import ObjectChangedError, StateError
 from asyncdata.memory.advance import Mark
 from asyncdata.memory.block import Block
 from asyncdata.runtime.stage import Stage, StageContext
@@ -65,7 +66,7 @@ class RestartStage(Stage):
         while True:
             try:
                 block = await self._inner.pull(limit)
-            except ObjectChangedError:
+            except (ObjectChangedError, StateError):  # since it was listed, or since the state was taken
                 if self._restarts == MOST_RESTARTS or self._closed:
                     raise
                 await self._begin_again()

@@ -89,6 +89,23 @@ def test_a_shorter_version_ends_the_file(count: int) -> None:
         assert {index for version, index in found if version == 2} <= set(range(50, count))
 
 
+@pytest.mark.parametrize("count", [COUNT, 151, 150, 40, 0])
+@pytest.mark.parametrize("taken", [0, 1, 150, 299])
+def test_a_state_goes_on_in_the_new_version(taken: int, count: int) -> None:
+    """By the numbers of its records, wherever the state's place in the old version would lie in the new one."""
+    with FakeGCS(buckets=["bucket"]) as server, ad.Runtime(options(server)):
+        server.put("bucket", "x", shard(1))
+        dataset = ad.TFRecordDataset("gs://bucket/x")
+        with dataset.iterator() as iterator:
+            for _ in range(taken):
+                next(iterator)
+            state = iterator.state_dict()
+        server.put("bucket", "x", shard(2, count))
+        with dataset.iterator(state=state) as iterator:
+            found = [split(element) for element in iterator]
+        assert found == [(2, index) for index in range(taken, count)]
+
+
 @pytest.mark.parametrize("bad", [(0,), (3, 4), (49, 50, 51)])
 def test_records_that_were_left_out_count_as_well(bad: tuple[int, ...]) -> None:
     """An index that was handed out before does not come again because another one had failed."""
