@@ -160,12 +160,12 @@ LENIENT: Final[dict[str, Step]] = {
 """What lets elements fail."""
 
 
-def lenient_outcome(dataset: ad.Dataset) -> tuple[list[Any], Any, tuple[int, int]]:
-    """As `outcome`, and how many elements and shards were left out."""
+def lenient_outcome(dataset: ad.Dataset) -> tuple[list[Any], Any, tuple[int, int] | None]:
+    """As `outcome`, and how many elements and shards were left out; behind an error more may have been by then."""
     with dataset.iterator() as iterator:
         found, error = outcome(iterator)
         skipped = iterator.stats().skipped
-    return found, error, (skipped.elements, skipped.shards)
+    return found, error, (skipped.elements, skipped.shards) if error is None else None
 
 
 ELSEWHERE: Final = frozenset(
