@@ -261,7 +261,9 @@ def test_the_same_elements_are_left_out_everywhere(folder: Path) -> None:
                 if between:
                     dataset = dataset.ignore_errors()
             dataset = LENIENT["all" if several else lenient](BEHIND[behind](dataset))
-            outcomes.append(lenient_outcome(dataset))
+            found, error, counts = lenient_outcome(dataset)
+            # What a step that ends early does not want may have failed already.
+            outcomes.append((found, error, None if "take_while" in behind else counts))
         assert outcomes == [outcomes[0]] * 3, f"{source} | {before} | {functions} | {between} | {behind} | {lenient}"
 
     run()
