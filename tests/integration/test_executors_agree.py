@@ -160,12 +160,12 @@ LENIENT: Final[dict[str, Step]] = {
 """What lets elements fail."""
 
 
-def lenient_outcome(dataset: ad.Dataset) -> tuple[list[Any], Any, tuple[int, int]]:
-    """As `outcome`, and how many elements and shards were left out."""
+def lenient_outcome(dataset: ad.Dataset) -> tuple[list[Any], Any, tuple[int, int] | None]:
+    """As `outcome`, and how many elements and shards were left out; behind an error more may have been by then."""
     with dataset.iterator() as iterator:
         found, error = outcome(iterator)
         skipped = iterator.stats().skipped
-    return found, error, (skipped.elements, skipped.shards)
+    return found, error, (skipped.elements, skipped.shards) if error is None else None
 
 
 ELSEWHERE: Final = frozenset(
@@ -226,11 +226,12 @@ def test_the_same_elements_are_left_out_everywhere(folder: Path) -> None:
 
     Where several steps fail, each is as far ahead of the others as there is time for. Then all failures are let pass.
     A damaged record is found in front of a shuffle buffer or behind it, so that the order behind it differs.
+    `rejection_resample` reads its input several times at once, so each step is several.
     """
     failing = [name for name in FUNCTIONS if name.startswith(("chooses", "fails", "parse_example number"))]
     sources = ["bytes", "texts", "uneven arrays", "examples", "example files", "TarDataset"]
     bad_sources = ["TFRecordDataset damaged", "CsvDataset with a bad row", "JsonLinesDataset with a bad line"]
-    behind_all = [name for name in BEHIND if "vectorized" not in name]
+    behind_all = [name for name in BEHIND if not name.startswith(("vectorized", "rejection_resample"))]
 
     @settings(
         max_examples=samples(40, 2000),
@@ -260,7 +261,9 @@ def test_the_same_elements_are_left_out_everywhere(folder: Path) -> None:
                 if between:
                     dataset = dataset.ignore_errors()
             dataset = LENIENT["all" if several else lenient](BEHIND[behind](dataset))
-            outcomes.append(lenient_outcome(dataset))
+            found, error, counts = lenient_outcome(dataset)
+            # What a step that ends early does not want may have failed already.
+            outcomes.append((found, error, None if "take_while" in behind else counts))
         assert outcomes == [outcomes[0]] * 3, f"{source} | {before} | {functions} | {between} | {behind} | {lenient}"
 
     run()
