@@ -307,7 +307,7 @@ class Case:
     @property
     def is_legal(self) -> bool:
         """Whether such elements can be batched, if they are."""
-        if self.kind == "ragged" and self.behind in ("window", "windows"):
+        if (self.kind, self.behind) in (("ragged", "window"), ("ragged", "windows"), ("list of lists", "unique")):
             return False
         if self.source in FILES:
             return self.kind == "uint8" and self.behind not in BATCHES + EVEN_BATCHES
