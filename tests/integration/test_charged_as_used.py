@@ -159,7 +159,7 @@ def _write_compressed_lines(path: Path, payloads: Iterator[bytes]) -> None:
 
 
 def _write_json(path: Path, payloads: Iterator[bytes]) -> None:
-    path.write_text("\n".join(json.dumps({"id": 1, "texts": [payload.decode("latin-1")]}) for payload in payloads))
+    path.write_text("\n".join(json.dumps({"id": 1, "texts": ["j" * len(payload)]}) for payload in payloads))
 
 
 def _write_csv(path: Path, payloads: Iterator[bytes]) -> None:
