@@ -185,9 +185,9 @@ def test_what_unique_remembers_is_within_the_limit() -> None:
             limit = int(re.findall(r"at least (\d+)", str(error))[-1])
     assert found == 30_000
     assert errors
-    for before, error in errors:
+    for before, raised in errors:
         assert before > 0
-        assert "different elements are remembered" in str(error.__notes__)
+        assert "different elements are remembered" in str(raised.__notes__)
 
 
 def test_rejection_resample_refuses_nonsense() -> None:

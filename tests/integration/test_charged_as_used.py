@@ -159,7 +159,7 @@ def _write_compressed_lines(path: Path, payloads: Iterator[bytes]) -> None:
 
 
 def _write_json(path: Path, payloads: Iterator[bytes]) -> None:
-    path.write_text("\n".join(json.dumps({"id": 1, "texts": [payload.decode("latin-1")]}) for payload in payloads))
+    path.write_text("\n".join(json.dumps({"id": 1, "texts": ["j" * len(payload)]}) for payload in payloads))
 
 
 def _write_csv(path: Path, payloads: Iterator[bytes]) -> None:
@@ -307,6 +307,8 @@ class Case:
     @property
     def is_legal(self) -> bool:
         """Whether such elements can be batched, if they are."""
+        if (self.kind, self.behind) in (("ragged", "window"), ("ragged", "windows"), ("list of lists", "unique")):
+            return False
         if self.source in FILES:
             return self.kind == "uint8" and self.behind not in BATCHES + EVEN_BATCHES
         if self.source == "nested" and self.kind not in BATCHED:
@@ -365,6 +367,8 @@ cases = st.builds(
 def test_the_limit_holds_whatever_runs_where(case: Case, folder: Path) -> None:
     """The tree grows by no more than the limit and a tenth; fails always or never; not with the limit it names."""
     held = 8 * case.nbytes  # by functions during their calls: as many threads as there are
+    if case.source in FILES:
+        held += 8 * case.nbytes  # parsed in threads
     if case.source == "memory":
         held += LIMIT  # fsspec's filesystems return bytes of their own, which are copied
     workers = int(case.source == "process")

@@ -278,6 +278,8 @@ def _as_row(item: Any) -> tuple[Leaf, Any]:
         return array_leaf(item), item
     if item is None:
         return OBJECT, _NONE  # usual among other values
+    if isinstance(item, tuple | dict):
+        raise pickle.PicklingError  # elements nest differently, which whoever batches them wants to see
     data = io.BytesIO()
     _PlainPickler(data, pickle.HIGHEST_PROTOCOL).dump(item)
     return OBJECT, data.getvalue()
