@@ -15,6 +15,7 @@ The third law, *restore at every step*, is about steps of plans: see ``restoring
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import random
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -262,6 +263,8 @@ def plain(value: Any) -> Any:
         return [plain(item) for item in value]
     if isinstance(value, dict):
         return {key: plain(item) for key, item in value.items()}
+    if dataclasses.is_dataclass(value):
+        return plain(vars(value))
     return value
 
 
