@@ -59,8 +59,8 @@ _MOST_SKIPPED: Final = 1 << 20
 
 _MARK_BYTES: Final = 8 << 20
 _MARK_BYTES_PER_ROW: Final = 1 << 10
-"""Likewise whenever so many bytes have gone through, or so many for each element of the buffer, if that is more. What is
-behind a mark is read again, and a mark takes some time for each element of the buffer."""
+"""Likewise whenever so many bytes have gone through, or so many for each element of the buffer, if that is more. What
+is behind a mark is read again, and a mark takes some time for each element of the buffer."""
 
 _MARKS: Final = 8
 """While a buffer gets other elements, as many as it has, where marks say where they lie."""
