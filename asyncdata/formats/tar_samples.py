@@ -45,7 +45,8 @@ class SampleFramer:
         if samples and (len(samples) > limit or not is_over):
             behind = samples.pop().start
         if not samples:
-            return Frames(starts=NOWHERE, values=(), stop=behind if is_over else start, error=frames.error)
+            behind = behind if is_over else start
+            return Frames(starts=NOWHERE, values=(), stop=behind, error=frames.error, ended=frames.ended and is_over)
         kind = samples[0].parts.keys()
         run = list(takewhile(lambda sample: sample.parts.keys() == kind, samples))
         if len(run) < len(samples):
@@ -56,6 +57,7 @@ class SampleFramer:
             starts=np.array([sample.start for sample in run], np.int64),
             values=tuple(values),
             stop=behind,
+            ended=frames.ended and behind == frames.stop,
             structure=DictOf((KEY, *kind), (LEAF,) * len(values)),
         )
 

@@ -71,9 +71,10 @@ def _and_none(pieces: Iterable[Bytes]) -> Iterator[Bytes | None]:
 def elements_of(framer: Framer, frames: Frames, view: memoryview) -> list[Element]:
     """The records as elements: private copies."""
     columns = [_items(values, view) for values in frames.values]
-    if framer.structure is LEAF:
-        return columns[0]
-    return [unflatten(framer.structure, iter(leaves)) for leaves in zip(*columns, strict=True)]
+    structure = frames.structure or framer.structure
+    if structure is LEAF:
+        return columns[0] if columns else []
+    return [unflatten(structure, iter(leaves)) for leaves in zip(*columns, strict=True)]
 
 
 def _items(values: Values, view: memoryview) -> list[Any]:

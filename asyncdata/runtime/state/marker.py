@@ -83,6 +83,7 @@ class Marker:
         rows: int,
         write: Callable[[int, State], Mark],
         at: Sequence[int] | Rows | None = None,
+        also: Sequence[int] = (),
     ) -> Marks:
         """The marks of the next block of a stage with one input; folds what the block takes of it.
 
@@ -91,12 +92,15 @@ class Marker:
             rows: Of the output.
             write: ``write(row, state)`` makes a mark; the state is that of the input in front of the row.
             at: The input row that each output row is made of; None where they are the same.
+            also: Rows that have a mark beside those at fixed distances, wherever blocks begin and end.
         """
 
         def before(row: int) -> State:
             return self.input.in_front_of(taken, row if at is None else int(at[row]))
 
         places = self.places(rows, ordered=taken.ordered and self.input.ordered)
+        if also and taken.ordered and self.input.ordered:
+            places = sorted({*places, *also})
         if self._follows and taken.ordered:
             places = [row for row in places if self.input.at(taken, row if at is None else int(at[row])).mark is None]
             if self._behind or taken.marks:

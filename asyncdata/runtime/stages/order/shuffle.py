@@ -57,6 +57,11 @@ def from_history(structure: Structure, columns: list[Column], marks: Marks = (),
 _MOST_SKIPPED: Final = 1 << 20
 """Outputs behind a mark, unless the buffer is large: the draws of all of them are looked at together."""
 
+_MARK_BYTES: Final = 8 << 20
+_MARK_BYTES_PER_ROW: Final = 1 << 10
+"""Likewise whenever so many bytes have gone through, or so many for each element of the buffer, if that is more. What
+is behind a mark is read again, and a mark takes some time for each element of the buffer."""
+
 _MARKS: Final = 8
 """While a buffer gets other elements, as many as it has, where marks say where they lie."""
 
@@ -106,6 +111,7 @@ class ShuffleStage(Stage):
         # What is behind a mark is made again: where the buffer is not, that costs more than a mark.
         least = 1 if pick is not None and pick.is_whole else MARK_EVERY
         self._marker = Marker(every=max(least, buffer_size if pick is None else buffer_size // _MARKS))
+        self._passed_bytes = 0
         self._history = InputHistory()
         # Until rows are known by their places alone: then the input need not give them again.
         self._has_numbers = True
@@ -422,7 +428,7 @@ class ShuffleStage(Stage):
             history = replaced(self._history_column(), fresh_columns[-1], slots[:row])
             return self._mark(held, history, drawn + row, first + row, state)
 
-        marks = _written(self._marker.after(block.advance, count, mark))
+        marks = _written(self._marker.after(block.advance, count, mark, also=self._far(block.columns)))
         source, written, last = exchange(slots, size)
         self._numbers[written] = first + last
         if self._lying is not None:
@@ -437,6 +443,19 @@ class ShuffleStage(Stage):
             held.put(written, fresh_alike, last)  # type: ignore[arg-type]  # `alike` made them of one kind
             self._columns[index] = held
         return from_history(self._structure, out, marks, ordered=self._marker.input.ordered)
+
+    def _far(self, columns: Sequence[Column]) -> Sequence[int]:
+        """The rows of the next block with which so many bytes have gone through that there should be a mark."""
+        if self._pick is None:
+            return ()
+        refs = [column.rows[:, 1] for column in columns if isinstance(column, RefColumn)]
+        if not refs:
+            return ()
+        every = max(_MARK_BYTES, _MARK_BYTES_PER_ROW * self._size)
+        passed = self._passed_bytes + np.cumsum(np.sum(refs, axis=0))
+        far = np.flatnonzero(np.diff(passed // every, prepend=self._passed_bytes // every)).tolist()
+        self._passed_bytes = int(passed[-1])
+        return far
 
     def _without_structure(self, block: Block) -> Block:
         """Makes bare objects of the block, and of the buffer, which differ in structure."""
