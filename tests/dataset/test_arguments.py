@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import os
+import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -244,7 +245,8 @@ def test_a_writer_refuses_what_it_cannot_write(target: Any, compression: str | N
         (lambda: FIVE.rejection_resample(lambda _: 0.5, [1, 1], [1, 2]), "class_func must return an integer"),
         (lambda: FIVE.scan(0, lambda _, x: x), r"must return \(new_state, output\)"),
         (lambda: FIVE.padded_batch(2, [1.5]), "a padded shape"),
-        (lambda: FIVE.map(lambda _: Odd, 2).map(lambda _: (letter for letter in "ab"), 2), "cannot be sent"),
+        (lambda: FIVE.map(lambda _: Odd, 2).map(lambda _: (letter for letter in "ab"), 2), "read only once"),
+        (lambda: FIVE.map(lambda _: threading.Lock(), 2), "cannot be sent"),
         (lambda: D.from_generator(lambda: 5), "generator function must return an iterable, not a int"),
         (lambda: D.sample_from_datasets([FIVE, FIVE], D.from_tensor_slices(["a"])), "arrays of 2 numbers, not a str"),
         (lambda: D.choose_from_datasets([FIVE], D.from_tensor_slices([0.5])), "must give integers"),

@@ -21,16 +21,10 @@ from asyncdata.planner.placement import LOOP, WORKERS
 from asyncdata.runtime import knob
 from asyncdata.runtime.consumer import pipeline
 from asyncdata.runtime.stages.work import placed
-from tests.integration.test_executors_agree import (
-    BEFORE,
-    BEHIND,
-    FUNCTIONS,
-    PARSERS,
-    SOURCES,
-    outcome,
-    plain,
-    same_element,
-)
+from tests.integration.drawn_functions import FUNCTIONS, PARSERS, same_element
+from tests.integration.drawn_sources import SOURCES
+from tests.integration.drawn_steps import BEFORE, BEHIND
+from tests.integration.test_executors_agree import outcome, plain
 from tests.patience import LIMIT_S
 from tests.runtime.stages.restless import Restless
 from tests.samples import samples

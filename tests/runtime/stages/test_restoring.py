@@ -405,6 +405,7 @@ ORDERED: dict[type[Node], dict[str, Make]] = {
         "": lambda _, f: ad.ParquetDataset(f.parquet),
         "filters": lambda _, f: ad.ParquetDataset(f.parquet, filters=[("n", ">", 10)]),
     },
+    sequence.EnumeratePicked: {"": lambda _, f: ad.TFRecordDataset(f.records).enumerate().shuffle(7)},
     files.PickedRows: {
         "": lambda _, f: ad.TFRecordDataset(f.records).shuffle(7),
         "of filter": lambda _, f: ad.TFRecordDataset(f.records, num_parallel_reads=3).filter(len).shuffle(9).batch(3),
