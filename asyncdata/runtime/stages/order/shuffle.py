@@ -101,6 +101,7 @@ class ShuffleStage(Stage):
         self._since_evacuation = 0
         self._used_before = 0
         self._filling: list[Block] = []
+        self._filling_rows = self._filling_bytes = 0
         self._structure: Structure = LEAF
         self._columns: list[Column] = []
         self._places: list[int] = []
@@ -160,13 +161,20 @@ class ShuffleStage(Stage):
         self._marker.begin(mark["drawn"], mark["input"])
 
     def _foresee(self) -> Foreseen:
-        parts = [column for block in self._filling for column in block.columns] + self._columns[:-2]
-        return Foreseen(self._size, self._kept, sum(column.nbytes for column in parts))
+        held = sum(column.nbytes for column in self._columns[:-2])
+        return Foreseen(self._size, self._kept, self._filling_bytes + held)
 
     @property
     def _kept(self) -> int:
         """Rows of the buffer that were read."""
-        return sum(len(block) for block in self._filling) + (len(self._columns[-1]) if self._columns else 0)
+        return self._filling_rows + (len(self._columns[-1]) if self._columns else 0)
+
+    def _add(self, block: Block) -> None:
+        """One more block of a buffer that is being filled."""
+        self._filling.append(block)
+        # Asked for with every block, of which there may be as many as rows.
+        self._filling_rows += len(block)
+        self._filling_bytes += sum(column.nbytes for column in block.columns)
 
     def __len__(self) -> int:
         """Rows in the buffer, until the input has ended."""
@@ -188,7 +196,7 @@ class ShuffleStage(Stage):
             if len(block):
                 self._count(block)
                 here = kept[np.searchsorted(kept, first) : np.searchsorted(kept, self._history.rows)] - first
-                self._filling.append(block.select(here))
+                self._add(block.select(here))
                 self._since_evacuation += len(here)
                 await self._evacuate_now_and_then()
         if len(self) < len(wanted):
@@ -232,7 +240,7 @@ class ShuffleStage(Stage):
             block = await self._next_input(min(BLOCK_ROWS, missing))
             if block is not None and len(block):
                 self._count(block)
-                self._filling.append(block)
+                self._add(block)
                 self._since_evacuation += len(block)
                 await self._evacuate_now_and_then()
         self._fill_up()
@@ -367,7 +375,7 @@ class ShuffleStage(Stage):
                 self._fill_up()
             elif len(block):
                 self._count(block)
-                self._filling.append(block)
+                self._add(block)
                 self._since_evacuation += len(block)
                 await self._evacuate_now_and_then()
         if not self._ended:
@@ -402,7 +410,7 @@ class ShuffleStage(Stage):
         self._full = True
         if self._filling:
             whole = Block.concat(self._filling)
-            self._filling = []
+            self._filling, self._filling_rows, self._filling_bytes = [], 0, 0
             self._structure = whole.structure
             self._columns = [column.owned() for column in with_history(whole)]
             self._numbers = np.arange(len(whole))
@@ -562,5 +570,6 @@ class ShuffleStage(Stage):
         for column in self._columns:
             (column.pick(left) if self._draining else column).release()
         self._filling, self._columns, self._places = [], [], []
+        self._filling_rows = self._filling_bytes = 0
         self._full = self._draining = self._ended = True
         await super().aclose()
