@@ -233,6 +233,9 @@ class Pipeline:
                 if self._readers.is_tracked:
                     # What nothing was made of is used up with the next element.
                     dropped.append(block.advance)
+                elif block.advance.marks:
+                    # Else a state would go back to a mark that came together with an element.
+                    dropped = [block.advance]
             else:
                 if dropped:
                     block.advance = Advance.concat([*dropped, block.advance])

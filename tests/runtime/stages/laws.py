@@ -8,20 +8,23 @@ cut as the bench says: whole, or at random, with blocks without rows strewn in. 
   that. The first three are the same where nothing is tracked, too.
 * *Leases*: after the end, after closing at any step, after an error and after a cancellation, no slab is held and the
   ledger is charged with nothing. Closing that was interrupted can be begun again.
+
+The third law, *restore at every step*, is about steps of plans: see ``restoring``.
 """
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import random
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 
 from asyncdata.formats.tfrecord import HEADER_BYTES, encode
-from asyncdata.memory.accounts import Kind
+from asyncdata.memory.accounts import Account, Kind
 from asyncdata.memory.advance import EMPTY, Advance, Fold, Mark
 from asyncdata.memory.arena import Arena
 from asyncdata.memory.block import Block
@@ -260,6 +263,8 @@ def plain(value: Any) -> Any:
         return [plain(item) for item in value]
     if isinstance(value, dict):
         return {key: plain(item) for key, item in value.items()}
+    if dataclasses.is_dataclass(value):
+        return plain(vars(value))
     return value
 
 
@@ -282,6 +287,20 @@ def script(count: int, *, first: int = 0, drops: bool = True) -> list[Event]:
     return events
 
 
+class Around(Protocol):
+    """What a scripted source needs of what it runs in: a `Bench`, or a whole pipeline."""
+
+    cuts: random.Random | None
+    tracked: bool
+    arena: Arena
+    budget: Budget
+    sources: SourceTable
+    read: Account
+
+    def context(self, label: str) -> StageContext:
+        """What a stage is given."""
+
+
 class Scripted(Stage):
     """A source that delivers a script, cut as the bench says.
 
@@ -295,7 +314,7 @@ class Scripted(Stage):
 
     def __init__(
         self,
-        bench: Bench,
+        bench: Around,
         events: Sequence[Event],
         kind: Kinds = "array",
         *,
@@ -317,6 +336,10 @@ class Scripted(Stage):
     @property
     def draining(self) -> bool:
         return self._at >= len(self._events)
+
+    def restore(self, mark: Mark) -> None:
+        """See `Stage`."""
+        self._at = self._events.index(("mark", mark["at"])) + 1
 
     async def _pull(self, limit: int) -> Block | None:
         cuts = self._bench.cuts
