@@ -14,11 +14,13 @@ import numpy as np
 import pytest
 
 import asyncdata as ad
-from asyncdata.runtime.state import left_in_files
 from tests.integration.shards import write_numbers
+from tests.runtime.stages.restoring import mark_often
 from tests.samples import SOAK, samples
 
-pytestmark = pytest.mark.usefixtures("two_workers")
+__all__ = ["mark_often"]
+
+pytestmark = pytest.mark.usefixtures("two_workers", "mark_often")
 
 D = ad.Dataset
 Make = Callable[[], ad.Dataset]
@@ -73,13 +75,6 @@ def few_unordered(x: Any) -> ad.Dataset:
 def of_file(path: bytes) -> ad.Dataset:
     """The numbers of one file."""
     return ad.TFRecordDataset(path.decode()).map(int)
-
-
-@pytest.fixture(autouse=True)
-def always_lie(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever can be read where it lies is, however little that saves."""
-    monkeypatch.setattr(left_in_files, "_DENSE", 0)
-    monkeypatch.setattr(left_in_files, "_REQUEST_BYTES", 0)
 
 
 class Draw:

@@ -25,7 +25,10 @@ from asyncdata.runtime.state.document import with_checksum
 from fake_gcs import FakeGCS
 from tests.integration.shards import BUCKET, records, shard_bytes
 from tests.referee import pipelines
+from tests.runtime.stages.restoring import mark_often
 from tests.samples import SOAK, samples
+
+__all__ = ["mark_often"]
 
 pytestmark = pytest.mark.usefixtures("two_workers")
 
@@ -87,6 +90,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200 if SOAK else 600)
+@pytest.mark.usefixtures("mark_often")
 def test_random_pipelines_are_resumed_at_every_step(files: dict[str, list[str]]) -> None:
     """Of the whole vocabulary, with functions in workers and without; the Dataset is written anew for it."""
 

@@ -17,7 +17,6 @@ import asyncdata as ad
 from asyncdata.runtime.state.document import with_checksum
 from tests.integration.shards import write_numbers
 from tests.integration.test_exactly_once import (
-    always_lie,  # noqa: F401 -- a fixture
     fail_sometimes,
     few,
     few_unordered,
@@ -26,9 +25,12 @@ from tests.integration.test_exactly_once import (
     spin,
     spin_async,
 )
+from tests.runtime.stages.restoring import mark_often
 from tests.samples import SOAK, samples
 
-pytestmark = pytest.mark.usefixtures("two_workers")
+__all__ = ["mark_often"]
+
+pytestmark = pytest.mark.usefixtures("two_workers", "mark_often")
 
 D = ad.Dataset
 
