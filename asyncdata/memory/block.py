@@ -15,12 +15,12 @@ import numpy as np
 
 from asyncdata.memory.advance import NO_ORIGINS, Advance, Rows
 from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColumn, concat
-from asyncdata.memory.structure import LEAF, Structure, unflatten
+from asyncdata.memory.structure import LEAF, Structure, has_structure, unflatten
 from asyncdata.types import Element
 
 
 class Block:
-    """Consecutive elements of one structure.
+    """Consecutive elements of one structure, or bare objects, whose structures may differ. No leaf is a nest.
 
     Attributes:
         structure: How the leaves nest.
@@ -105,6 +105,14 @@ class Block:
     def elements(self) -> list[Element]:
         """All of them."""
         return [self.element(row) for row in range(len(self))]
+
+    @property
+    def has_nests(self) -> bool:
+        """Whether elements are bare objects because they are not all alike, and nests all the same."""
+        column = self.columns[0] if self.columns else None
+        if self.structure is not LEAF or not isinstance(column, ObjectColumn):
+            return False
+        return any(map(has_structure, set(map(type, column.items))))
 
     def as_objects(self) -> Block:
         """The same elements as bare Python objects, whatever their structure."""

@@ -92,6 +92,11 @@ def _fields(element: Element) -> tuple[str, ...] | None:
     return fields
 
 
+def has_structure(kind: type) -> bool:
+    """Whether instances of a class are nests, and no leaves."""
+    return issubclass(kind, tuple | dict | RaggedArray) or _FIELDS in kind.__dict__
+
+
 def flatten(element: Element, *, whole_ragged: bool = False) -> tuple[list[Any], Structure]:
     """The leaves of an element from left to right, and its structure; `whole_ragged`: a RaggedArray is one leaf."""
     leaves: list[Any] = []
@@ -120,7 +125,7 @@ def _flatten_into(element: Element, leaves: list[Any], whole_ragged: bool) -> St
 def flatten_as(structure: Structure, element: Element, leaves: list[Any]) -> bool:
     """Appends the leaves of an element in the order that `structure` gives; False where it does not fit."""
     if structure is LEAF:
-        if isinstance(element, tuple | dict | RaggedArray) or _fields(element) is not None:
+        if has_structure(type(element)):
             return False
         leaves.append(element)
         return True

@@ -31,7 +31,6 @@ from asyncdata.runtime.stages.group.stacking import (
     Stack,
     Texts,
     halved,
-    has_nests,
     stack_of,
     structured,
 )
@@ -82,7 +81,7 @@ class BatchStage(CollectingStage):
         waiting = self._waiting
         assert waiting is not None
         size = waiting.stops[0]
-        nests = has_nests(waiting.block)
+        nests = waiting.block.has_nests
         count = 1 if nests else min(limit, len(waiting.stops))
         stacks = None
         block = waiting.block

@@ -112,11 +112,6 @@ def private(column: Column) -> Column:
     return ObjectColumn(list(map(own, column.items)))
 
 
-def materialized_leaf(column: Column, origin: Rows) -> Materialized:
-    """Private contents of one leaf."""
-    return Materialized(LEAF, (column,), origin)
-
-
 _NOTHING: Final = Materialized(LEAF, (), NO_ORIGINS)
 
 

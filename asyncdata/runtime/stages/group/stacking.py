@@ -175,14 +175,6 @@ def _flat_columns(structure: Structure, items: list[Any]) -> list[list[Any]] | N
     return columns if all(set(map(type, column)) <= _PLAIN for column in columns) else None
 
 
-def has_nests(block: Block) -> bool:
-    """Whether elements of a block without structure are nests all the same, because they are not all alike."""
-    column = block.columns[0] if block.columns else None
-    if block.structure is not LEAF or not isinstance(column, ObjectColumn):
-        return False
-    return any(isinstance(item, tuple | dict) for item in column.items)
-
-
 def _of_objects(items: list[Any], size: int) -> Stack:
     array = _numbers(items)
     if array is not None:

@@ -26,7 +26,7 @@ from asyncdata.memory.wire import aligned
 from asyncdata.runtime.stage import BLOCK_ROWS, Pause, Stage, StageContext
 from asyncdata.runtime.stages.group.collecting import CollectingStage
 from asyncdata.runtime.stages.group.materialized import rows_of
-from asyncdata.runtime.stages.group.stacking import Misfit, has_nests, structured
+from asyncdata.runtime.stages.group.stacking import Misfit, structured
 from asyncdata.runtime.stages.group.values import Numbers, Strings, Values, values_of
 
 _SLAB_TARGET: Final = 1 << 18
@@ -170,7 +170,7 @@ class UnevenBatchStage(CollectingStage):
         try:
             columns = tuple(rows_of(column, rows) for column in block.columns)
             part = Block(structure, columns, block.origin[rows], block.advance)
-            if has_nests(part):
+            if part.has_nests:
                 part = structured(part)
                 structure, columns = part.structure, part.columns
             for column in columns:

@@ -11,8 +11,10 @@ share are copied out of the arena once. A pull makes windows of a part of the me
 
 from __future__ import annotations
 
+import dataclasses
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any, Final
 
 import numpy as np
@@ -22,9 +24,9 @@ from asyncdata.memory.accounts import Foreseen, Ticket
 from asyncdata.memory.advance import EMPTY, Advance, Mark, Rows
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColumn
+from asyncdata.memory.structure import LEAF, RaggedOf, Structure, leaf_count
 from asyncdata.runtime.stage import BLOCK_ROWS, Stage, StageContext
-from asyncdata.runtime.stages.group.materialized import Materialized, materialized_leaf
-from asyncdata.runtime.stages.group.stacking import has_nests
+from asyncdata.runtime.stages.group.materialized import Materialized
 from asyncdata.runtime.stages.sources.arrays import block_of_elements
 from asyncdata.runtime.state.marker import Marker
 
@@ -150,24 +152,29 @@ class WindowStage(Stage):
         if members[-1][-1] >= self._rows:
             members = [rows[rows < self._rows] for rows in members]
         held = self._make_private(min(self._rows, int(starts[-1]) + max(self._span, 1)), members)
-        if has_nests(held):
+        if held.has_nests:
             starts, members, count = starts[:1], members[:1], 1
             items = held.columns[0].gather(members[0])
             assert isinstance(items, ObjectColumn)
             part = block_of_elements(items.items, held.origin[members[0]], EMPTY)
-            columns = tuple(ObjectColumn([self._window(column, part.origin)]) for column in part.columns)
-            structure = part.structure
+            windows = [part]
         else:
-            structure = held.structure
-            columns = tuple(
-                ObjectColumn([self._window(column.gather(rows), held.origin[rows]) for rows in members])
-                for column in held.columns
-            )
+            windows = [
+                Block(held.structure, tuple(c.gather(rows) for c in held.columns), held.origin[rows], EMPTY)
+                for rows in members
+            ]
+        structure, kinds = _datasets(windows[0].structure)
+        datasets = zip(*(self._wrapped(window, kinds) for window in windows), strict=True)
+        columns = tuple(ObjectColumn(list(each)) for each in datasets)
         self._most = max(1, min(BLOCK_ROWS, self._budget.limit // _SHARE // max(_bytes_per_window(held, members), 1)))
         return Block(structure, columns, held.origin[starts], self._consume(held, starts))
 
-    def _window(self, column: Column, origin: Rows) -> object:
-        return self._wrap(materialized_leaf(column, origin))
+    def _wrapped(self, window: Block, kinds: Sequence[Structure]) -> Iterator[object]:
+        """The datasets that a window is made of."""
+        columns = iter(window.columns)
+        for kind in kinds:
+            leaves = tuple(islice(columns, leaf_count(kind)))
+            yield self._wrap(Materialized(kind, leaves, window.origin))
 
     def _consume(self, held: Block, starts: Rows) -> Advance:
         """Drops the rows that no later window needs, up to the end of the last one; the advance of the windows."""
@@ -222,6 +229,15 @@ class WindowStage(Stage):
         self._give_copies()
         self._ended = True
         await super().aclose()
+
+
+def _datasets(structure: Structure) -> tuple[Structure, list[Structure]]:
+    """How the datasets of a window nest, and what the elements of each are: leaves, or RaggedArrays."""
+    if structure is LEAF or isinstance(structure, RaggedOf):
+        return LEAF, [structure]
+    found = [_datasets(child) for child in structure.children]
+    nest = dataclasses.replace(structure, children=tuple(child for child, _ in found))
+    return nest, [kind for _, kinds in found for kind in kinds]
 
 
 def _taken_out(column: Column, wanted: npt.NDArray[np.bool_]) -> Column:

@@ -83,7 +83,8 @@ class ZipStage(Stage):
         advance = Advance.side_by_side([head.advance for head in heads], marks)
         if self._track is not None:
             advance = self._track.counted(advance)
-        return Block(structure, columns, heads[0].origin, advance)
+        made = Block(structure, columns, heads[0].origin, advance)
+        return made.as_objects() if any(head.has_nests for head in heads) else made
 
     async def _finish(self, ended: int) -> Block | None:
         for source in self._inputs[ended + 1 :]:

@@ -46,7 +46,8 @@ class EnumerateStage(Stage):
             places = self._track.next_numbers(len(block))
             block.advance = self._track.counted(block.advance, places)
         numbers = ArrayColumn(self._start + places)
-        return Block(TupleOf((LEAF, block.structure)), (numbers, *block.columns), block.origin, block.advance)
+        made = Block(TupleOf((LEAF, block.structure)), (numbers, *block.columns), block.origin, block.advance)
+        return made.as_objects() if block.has_nests else made
 
 
 class ShardStage(Stage):

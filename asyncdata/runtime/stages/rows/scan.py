@@ -234,4 +234,5 @@ class RejectionStage(RowwiseStage):
         if not len(kept):
             return Block.empty(advance)
         structure = TupleOf((LEAF, block.structure))
-        return Block(structure, (ArrayColumn(classes[kept]), *block.columns), block.origin, advance)
+        made = Block(structure, (ArrayColumn(classes[kept]), *block.columns), block.origin, advance)
+        return made.as_objects() if block.has_nests else made
