@@ -8,6 +8,8 @@ The tests check these laws for every stage:
 
 * *any blocking*: however the input is divided into blocks, the elements, the random draws and the folded state are the
   same;
+* *restore at every step*: a stage that is made anew, and brought back to a state folded at any row, gives exactly the
+  rest; where rows have no fixed order, each comes once;
 * *no waiting for company*: `pull` returns as soon as it has a row, or news for the state;
 * *leases*: a stage passes on or releases what it takes from its input, also after the end, an error or a cancellation.
 """

@@ -43,6 +43,9 @@ class Files:
         self._folder = folder
         self._numbers = itertools.count()
         self.records = [self._write_records(i, count) for i, count in enumerate((9, 0, 14, 1, 12))]
+        damaged = bytearray(Path(self.records[2]).read_bytes())
+        damaged[14] ^= 1
+        self.damaged = self._write("damaged", damaged)
         self.packed = self._write("packed.gz", b"")
         with ad.TFRecordWriter(self.packed, "GZIP") as writer:
             writer.write_many([b"packed %d" % n for n in range(20)])
@@ -58,7 +61,7 @@ class Files:
         self.manifest = str(folder / "manifest.jsonl")
         ad.write_manifest(str(folder / "*.rec"), self.manifest)
 
-    def _write(self, name: str, data: bytes) -> str:
+    def _write(self, name: str, data: bytes | bytearray) -> str:
         path = self._folder / name
         path.write_bytes(data)
         return str(path)
@@ -114,6 +117,15 @@ async def later(*parts: Any) -> int:
 def noisy(*parts: Any, rng: np.random.Generator) -> tuple[int, int]:
     """Random numbers by provenance."""
     return number(parts), int(rng.integers(1000))
+
+
+def example(n: Any) -> bytes:
+    """For a parser."""
+    return ad.serialize_example({"n": int(n), "few": [int(n)] * (int(n) % 3 + 1)})
+
+
+PARSE_DENSE = ad.parse_example({"n": ad.FixedLenFeature((), np.int64)})
+PARSE = ad.parse_example({"n": ad.FixedLenFeature((), np.int64), "few": ad.VarLenFeature(np.int64)})
 
 
 def total(state: Any, *parts: Any) -> Any:
@@ -261,6 +273,8 @@ ORDERED: dict[type[Node], dict[str, Make]] = {
         "async": lambda s, _: s(kind="refs").map(doubled_later, 3),
         "threads": lambda s, _: s(kind="refs").map(doubled, 3, executor="thread"),
         "vectorized": lambda s, _: s().map(lambda x: x * 2, vectorized=True),
+        "parses": lambda s, _: s().map(example).map(PARSE),
+        "parses anywhere": lambda s, _: s().map(example).map(PARSE_DENSE, ad.AUTOTUNE),
         "fails": lambda s, _: s().map(failing),
     },
     transformations.MapBatch: {
@@ -391,6 +405,8 @@ ORDERED: dict[type[Node], dict[str, Make]] = {
     sources.TFRecordFile: {
         "": lambda _, f: ad.TFRecordDataset(f.records[2]),
         "compressed": lambda _, f: ad.TFRecordDataset(f.packed, "GZIP"),
+        "of which some are damaged": lambda _, f: ad.TFRecordDataset(f.damaged).ignore_errors(),
+        "begun again": lambda _, f: ad.TFRecordDataset(f.records[2]).with_options(ad.Options(on_change="restart")),
         "several": lambda _, f: ad.TFRecordDataset(f.records, num_parallel_reads=3).map(lambda record: record),
     },
     files.FramedFile: {
