@@ -49,6 +49,31 @@ OTHERWISE: dict[str, Make] = {
 """Those whose later runs read in another order than that in which the first one wrote."""
 
 
+KEPT: dict[str, Callable[[ad.Dataset, Path], ad.Dataset]] = {
+    "cache": lambda ds, path: ds.cache(path),
+    "snapshot": lambda ds, path: ds.snapshot(path),
+    "shards": lambda ds, path: ds.snapshot(path, shard_func=lambda x: len(x) % 3),
+}
+
+
+@pytest.mark.parametrize("keep", KEPT)
+def test_files_that_were_listed_are_those_that_were_read(keep: str, tmp_path: Path) -> None:
+    """A state brings the list of files back, of which the run that is gone on with has kept the elements since."""
+    for number in range(3):
+        with ad.TFRecordWriter(tmp_path / f"{number}.tfrecord") as writer:
+            writer.write_many([b"r" * index for index in range(5 * number)])
+
+    def make() -> ad.Dataset:
+        files = D.list_files(f"{tmp_path}/*.tfrecord", seed=1)
+        return KEPT[keep](files.interleave(ad.TFRecordDataset, 2), tmp_path / "kept").repeat(2)
+
+    with ad.Runtime(ad.Options(num_workers=0)):
+        elements, states = taken(make())
+        for position in every(states):
+            with make().iterator(state=states[position]) as it:
+                assert list(it) == elements[position:], position
+
+
 def removed(folder: Path) -> None:
     shutil.rmtree(folder)
     folder.mkdir()

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -253,18 +253,8 @@ class Freshness:
     async def _listed(self) -> Files:
         """What is listed for the plan now."""
         found: Files = {}
-        for node in walk(self._recipe.node):
-            if isinstance(node, ListFiles):
-                urls = await self._manifest.matching(node.patterns)
-            elif isinstance(node, ManifestFile):
-                urls = await self._manifest.listed_in(node.url)
-            else:
-                continue
-            for url in urls:
-                info = self._manifest.get(url, None)
-                found[redact_url(url)] = None if info is None else [info.size, info.version]
         for node in self._nodes():
-            self._enter(await find(self._manifest, patterns_of(node)), found)
+            found |= await self._known(await find(self._manifest, patterns_of(node)))
         return found
 
     def _patterns(self) -> list[Patterns]:
@@ -294,7 +284,7 @@ class Freshness:
         """What is listed for these patterns now; nothing for those that match nothing."""
         found: Files = {}
         for urls in await gather_bounded(self._find_any, listings, min(_LISTINGS_AT_A_TIME, len(listings))):
-            self._enter(urls, found)
+            found |= await self._known(urls)
         return found
 
     async def _find_any(self, patterns: Patterns) -> list[str]:
@@ -303,10 +293,13 @@ class Freshness:
         except ObjectNotFoundError:
             return []
 
-    def _enter(self, urls: Iterable[str], found: Files) -> None:
-        for url in urls:
-            info = self._manifest.get(url, None)
-            found[redact_url(url)] = None if info is None else [info.size, info.version]
+    async def _known(self, urls: Sequence[str]) -> Files:
+        """What files of a listing are now; it may know no more than their names, such as one that a state brought."""
+        infos = {url: self._manifest.get(url, None) for url in urls}
+        unknown = [url for url, info in infos.items() if info is None]
+        found: Files = {redact_url(url): [info.size, info.version] for url, info in infos.items() if info is not None}
+        looked = await gather_bounded(self._look, unknown, min(_LOOKS_AT_A_TIME, len(unknown)))
+        return found | dict(zip(map(redact_url, unknown), looked, strict=True))
 
     async def _read(self, urls: list[str]) -> Files:
         """What these files are now; of a URL with a secret in it nothing is kept."""

@@ -268,6 +268,7 @@ def write(path: Path, numbers: range) -> str:
 SOURCES: dict[str, Callable[[Path], ad.Dataset]] = {
     "listed": lambda path: D.list_files(f"{path}/*.rec", shuffle=False).interleave(ad.TFRecordDataset),
     "manifest": lambda path: D.from_manifest(f"{path}/list", shuffle=False).interleave(ad.TFRecordDataset),
+    "manifest of names": lambda path: D.from_manifest(f"{path}/names", shuffle=False).interleave(ad.TFRecordDataset),
     "named": lambda path: ad.TFRecordDataset([f"{path}/a.rec", f"{path}/b.rec"]),
     "in a function": lambda path: D.from_tensor_slices(["a", "b"]).flat_map(
         lambda name: ad.TFRecordDataset(f"{path}/{name}.rec")
@@ -289,6 +290,7 @@ def test_files_that_change(name: str, tmp_path: Path) -> None:
     write(path / "a.rec", range(3))
     write(path / "b.rec", range(3, 5))
     ad.write_manifest(f"{path}/*.rec", path / "list")
+    (path / "names").write_text("".join(f'{{"url": "{path}/{name}.rec"}}\n' for name in "ab"))
     ds = SOURCES[name](path).snapshot(tmp_path / "kept")
     with ad.Runtime(INLINE):
         expected = sorted(ds)
