@@ -69,6 +69,9 @@ class EnumeratePicked(Enumerate):
 
     places: Any
 
+    def element_spec(self, of: Callable[[Node], Any]) -> Any:
+        return ArraySpec((), np.int64), of(self.input)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Shard(Node):

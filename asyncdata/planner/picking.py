@@ -1,10 +1,11 @@
-"""Which inputs of `shuffle` can be read row by row: records of files, whole files, and what `map` makes of each.
+"""Which inputs of `shuffle` can be read row by row: elements of files, whole files, and what `map` makes of each.
 
     files ─▶ interleave ─▶ filter ─▶ map ─▶ shuffle      rows of the buffer, from somewhere before the oldest of them on
              PickedRows ───────────▶ map ─▶ shuffle      the same rows, from where they lie
 
-A step that only drops or mixes elements has nothing to do for elements that have passed it. If a step adds elements,
-or joins some, only running it again tells what it makes.
+A step that only drops or mixes elements has nothing to do for elements that have passed it. Elements of several
+datasets are read of each of them. `enumerate` gets the numbers that it had given, if the shuffle counts elements as it
+did. If a step makes elements of several others, or several of one, only running it again tells what it makes.
 """
 
 from __future__ import annotations

@@ -372,12 +372,20 @@ def test_an_object_that_was_replaced_is_refused() -> None:
                 list(dataset.iterator(state=state))
 
 
-@pytest.mark.parametrize("kind", ["records", "threads behind"])
+@pytest.mark.parametrize(
+    ("kind", "size", "limit"),
+    [
+        ("records", 300, 8 << 20),
+        ("threads behind", 300, 8 << 20),
+        ("CSV, one column", 300, 8 << 20),
+        ("objects inside", 20, 24 << 20),
+    ],
+)
 @pytest.mark.parametrize("isolate", [False, True])
-def test_little_memory_is_enough(kind: str, isolate: bool, folder: Path) -> None:
+def test_little_memory_is_enough(kind: str, size: int, limit: int, isolate: bool, folder: Path) -> None:
     """Under a limit that the pipeline just runs with, in this process and in another one."""
-    dataset = KINDS[kind](folder).shuffle(300, seed=5).batch(8)
-    with ad.Runtime(ad.Options(num_workers=0, memory_limit_bytes=8 << 20, isolate=isolate)):
+    dataset = KINDS[kind](folder).shuffle(size, seed=5).batch(8)
+    with ad.Runtime(ad.Options(num_workers=0, memory_limit_bytes=limit, isolate=isolate)):
         with dataset.iterator(epoch=1) as it:
             batches, states = [], []
             for batch in it:

@@ -278,7 +278,17 @@ DECIDE = {
 DO_NOT_DECIDE = {
     *("Contents", "Counter", "FramedFile", "Generator", "Hole", "Items", "ListFiles", "ManifestFile", "ParquetRows"),
     *("Random", "Range", "StoredFile", "TFRecordFile", "TarSamples", "TensorSlices", "WholeFile"),  # have no inputs
-    *("AssertCardinality", "Batch", "Cache", "Concatenate", "Enumerate", "Map", "MapBatch", "PaddedBatch"),
+    *(
+        "AssertCardinality",
+        "Batch",
+        "Cache",
+        "Concatenate",
+        "Enumerate",
+        "EnumeratePicked",
+        "Map",
+        "MapBatch",
+        "PaddedBatch",
+    ),
     *("PickedRows", "Prefetch", "RaggedBatch", "Repeat", "Scan", "Shard", "Shuffle", "Skip", "Snapshot", "Take"),
     *("Window", "WithOptions", "Zip"),
 }

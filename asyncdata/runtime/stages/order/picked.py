@@ -199,7 +199,7 @@ class PickedStage(Stage):
             info = await file.io.stat(file.url)
         if info is not None:
             self._check(known, info)
-        if info is not None and file.by_header:
+        if info is not None and info.size and file.by_header:
             known.columns = await self._columns(file, info)
 
     async def _columns(self, file: PickedFile, info: ObjectInfo) -> tuple[int, ...] | None:
@@ -219,6 +219,8 @@ class PickedStage(Stage):
             finally:
                 read.cancel()
                 slabs.drop(slab)
+            if frames.error is not None:
+                raise frames.error
             if frames.columns is not None or is_all:
                 return frames.columns
             nbytes *= _LONGER
