@@ -278,19 +278,9 @@ DECIDE = {
 DO_NOT_DECIDE = {
     *("Contents", "Counter", "FramedFile", "Generator", "Hole", "Items", "ListFiles", "ManifestFile", "ParquetRows"),
     *("Random", "Range", "StoredFile", "TFRecordFile", "TarSamples", "TensorSlices", "WholeFile"),  # have no inputs
-    *(
-        "AssertCardinality",
-        "Batch",
-        "Cache",
-        "Concatenate",
-        "Enumerate",
-        "EnumeratePicked",
-        "Map",
-        "MapBatch",
-        "PaddedBatch",
-    ),
+    *("AssertCardinality", "Batch", "Cache", "Concatenate", "Enumerate", "EnumeratePicked", "Map", "MapBatch"),
     *("PickedRows", "Prefetch", "RaggedBatch", "Repeat", "Scan", "Shard", "Shuffle", "Skip", "Snapshot", "Take"),
-    *("Window", "WithOptions", "Zip"),
+    *("PaddedBatch", "Window", "WithOptions", "Zip"),
 }
 """The place of an element does not depend on values; what a snapshot's shards do is one order for all."""
 
