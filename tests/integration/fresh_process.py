@@ -9,7 +9,24 @@ from collections.abc import Callable
 from typing import Any
 
 import asyncdata as ad
+from asyncdata.runtime.stages.group import collecting, group_by_window
+from asyncdata.runtime.stages.order import shuffle
+from asyncdata.runtime.stages.rows import scan
+from asyncdata.runtime.stages.sources import framed
+from asyncdata.runtime.state import marker
 from tests.integration.described_pipelines import dataset_of, text
+
+
+def mark_often(patch: Callable[[Any, str, Any], object]) -> None:
+    """Has steps write a mark at every fourth row, and files every 512 bytes, so that short runs go on from marks.
+
+    Args:
+        patch: Sets an attribute of a module or class.
+    """
+    for module in (collecting, group_by_window, marker, scan, shuffle):
+        patch(module, "MARK_EVERY", 4)
+    patch(framed, "_MARK_BYTES", 512)
+    patch(marker.Marker.__init__, "__defaults__", (4,))
 
 
 def taken(it: ad.PipelineIterator, note: Callable[[int], object]) -> tuple[list[str], str | None]:
@@ -83,5 +100,6 @@ class FreshProcess:
 def serve() -> None:
     """Answers, line by line; functions run in threads, which changes no element."""
     with ad.Runtime(ad.Options(num_workers=0)):
+        mark_often(setattr)
         for line in sys.stdin:
             print(json.dumps(rest(*json.loads(line))), flush=True)  # noqa: T201 -- the answer

@@ -23,7 +23,7 @@ import asyncdata as ad
 from fake_gcs import FakeGCS
 from tests.integration.described_pipelines import dataset_of, in_order, text
 from tests.integration.drawn_pipelines import cases, referee_cases, unordered_cases
-from tests.integration.fresh_process import FreshProcess, rest, taken
+from tests.integration.fresh_process import FreshProcess, mark_often, rest, taken
 from tests.integration.written_formats import CHANGING, Files, changing, write_files
 from tests.samples import SOAK, samples
 
@@ -52,6 +52,12 @@ def server() -> Iterator[FakeGCS]:
     """Has the objects that change."""
     with FakeGCS(buckets=["changing"]) as server:
         yield server
+
+
+@pytest.fixture(autouse=True)
+def marks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run of sixty elements has many."""
+    mark_often(monkeypatch.setattr)
 
 
 class Kept:
