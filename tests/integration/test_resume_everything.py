@@ -150,7 +150,7 @@ class Run:
         """What may be kept where a state is loaded: what came since, nothing, what was there when it was taken."""
         if not self.case["stores"]:
             return [len(self.states)]
-        gone = [None] * (self._is_straight and (position > 0 or not self.case["epoch"]))
+        gone = [None] * (self._is_straight and not self.case["epoch"])
         return [len(self.states), *gone, *({position} & set(self.kept.moments))]
 
     @property
