@@ -63,12 +63,14 @@ class Foreseen(NamedTuple):
         rows: Those it holds now.
         nbytes: Their bytes.
         batch: So many of them become one element; 0 if they stay what they are.
+        is_guess: Whether nobody knows how many there will be.
     """
 
     most: int
     rows: int
     nbytes: int
     batch: int = 0
+    is_guess: bool = False
 
     @property
     def mean(self) -> float:

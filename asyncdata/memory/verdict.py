@@ -31,9 +31,16 @@ def hopeless(accounts: Sequence[Account], ticket: Ticket, limit: int, parts: int
     return MemoryLimitError(
         f"{ticket.nbytes} bytes are needed, and nothing is released before that: {holder.name} holds {holder.used} "
         f"bytes until it gets more input. {limit_in_words(limit, parts)} is too small for this pipeline; this step "
-        f"needs at least {needed * (parts or 1)}",
+        f"needs at least {needed * (parts or 1)}{_and_what_is_guessed(accounts)}",
         stage=asking.name,
     )
+
+
+def _and_what_is_guessed(accounts: Sequence[Account]) -> str:
+    for account in accounts:
+        if account.foresee is not None and account.foresee().is_guess:
+            return f", or more: nobody knows how many elements {account.name} will keep"
+    return ""
 
 
 def to_collect(account: Account) -> int:
@@ -96,7 +103,8 @@ def too_large(
         enough = max(enough, _enough(accounts, account, nbytes, limit))
     return MemoryLimitError(
         f"{nbytes} bytes are needed in one piece; {limit_in_words(limit, parts)} leaves at most {most} beside what the "
-        f"other stages need. A memory_limit_bytes of at least {enough * (parts or 1)} is sufficient",
+        f"other stages need. A memory_limit_bytes of at least {enough * (parts or 1)} "
+        f"is sufficient{_and_what_is_guessed(accounts)}",
         stage=account.name,
     )
 

@@ -6,7 +6,7 @@ import itertools
 import os
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -280,3 +280,19 @@ async def test_second_attempts_are_inside_the_limit(limit_mib: int) -> None:
             assert (stats.fetch["hedges"] > 0) is (limit_mib > 1)
             assert stats.fetch["failures"]
             assert runtime.io.stats().hedge_bytes == 0
+
+
+def test_a_limit_that_is_a_guess_is_called_one() -> None:
+    """How much a cache will keep is known where the number of elements is."""
+    options = ad.Options(memory_limit_bytes=32 << 20, num_workers=0)
+
+    def generate() -> Iterator[Any]:
+        return (np.full(5000, i) for i in range(2000))
+
+    with pytest.raises(ad.MemoryLimitError, match="at least [0-9]+, or more: nobody knows how many elements cache"):
+        list(ad.Dataset.from_generator(generate).cache().with_options(options))
+    known = ad.Dataset.range(2000).map(lambda i: np.full(5000, i)).cache().with_options(options)
+    with pytest.raises(ad.MemoryLimitError) as caught:
+        list(known)
+    assert "at least" in str(caught.value)
+    assert "nobody knows" not in str(caught.value)

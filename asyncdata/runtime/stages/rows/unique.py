@@ -62,7 +62,7 @@ class UniqueStage(Stage):
     def _foresee(self) -> Foreseen:
         """Nobody knows how many there will be: twice as many as there are."""
         count = len(self._seen)
-        return Foreseen(2 * count, count, self._each * count)
+        return Foreseen(2 * count, count, self._each * count, is_guess=True)
 
     async def _pull(self, limit: int) -> Block | None:
         await self._pause()

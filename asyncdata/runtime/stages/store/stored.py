@@ -193,7 +193,7 @@ class _MemoryWriter:
         """What the whole cell is going to take; twice as much as there is where nobody knows."""
         rows = sum(image.rows for image in self._images)
         nbytes = sum(map(_kept_bytes, self._images))
-        return Foreseen(elements if elements >= 0 else 2 * rows, rows, nbytes)
+        return Foreseen(elements if elements >= 0 else 2 * rows, rows, nbytes, is_guess=elements < 0)
 
     async def add(self, image: Image) -> None:
         self._tickets.append(await self._store.charge(_kept_bytes(image)))
