@@ -289,7 +289,7 @@ def test_a_limit_that_is_a_guess_is_called_one() -> None:
     def generate() -> Iterator[Any]:
         return (np.full(5000, i) for i in range(2000))
 
-    with pytest.raises(ad.MemoryLimitError, match="at least [0-9]+, or more: nobody knows how many elements cache"):
+    with pytest.raises(ad.MemoryLimitError, match=r"at least [0-9]+, or more: nobody knows how many elements cache"):
         list(ad.Dataset.from_generator(generate).cache().with_options(options))
     known = ad.Dataset.range(2000).map(lambda i: np.full(5000, i)).cache().with_options(options)
     with pytest.raises(ad.MemoryLimitError) as caught:
