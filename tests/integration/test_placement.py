@@ -32,6 +32,8 @@ from tests.samples import samples
 MIB: Final = 1 << 20
 PART: Final = 12
 """Pipelines of one test."""
+ENOUGH: Final = 20
+"""Of so many places that are drawn, not all are the same."""
 DENSE: Final = sorted(name for name in PARSERS if getattr(FUNCTIONS[f"parse_example {name}"], "dense", False))
 RECORDS: Final = [name for name in SOURCES if "example" in name] + ["bytes", "numbers", "objects"]
 
@@ -180,7 +182,7 @@ def test_states_of_one_place_go_on_at_another(
         for ds in (inline, process):
             with ds.iterator(state=state) as it:
                 assert [plain(element) for element in it] == elements[position:]
-    assert {LOOP, WORKERS} <= set(places)
+    assert {LOOP, WORKERS} <= set(places) or len(places) < ENOUGH
 
 
 @pytest.mark.parametrize("seed", range(samples(2, 200)))
