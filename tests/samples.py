@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import Final
 
+from hypothesis import HealthCheck, Phase, settings
+
 SOAK: Final = os.environ.get("ASYNCDATA_SOAK", "") not in {"", "0"}
 """Whether this is the long run."""
 
@@ -12,3 +14,19 @@ SOAK: Final = os.environ.get("ASYNCDATA_SOAK", "") not in {"", "0"}
 def samples(default: int, full: int) -> int:
     """``default`` in an ordinary run, ``full`` with ASYNCDATA_SOAK=1."""
     return full if SOAK else default
+
+
+def drawing(default: int, full: int) -> settings:
+    """How a law draws so many examples (see `samples`): the same ones in every ordinary run, others in each long one.
+
+    An example may take as long as it needs, and one that fails is made smaller and printed.
+    """
+    return settings(
+        max_examples=samples(default, full),
+        derandomize=not SOAK,
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+        phases=(Phase.generate, Phase.shrink),
+        print_blob=True,
+    )

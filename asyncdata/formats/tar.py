@@ -13,6 +13,7 @@ names.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -55,6 +56,15 @@ class Members(Frames):
     """
 
     names: list[str] = field(default_factory=list)
+
+    def parts(self) -> Iterator[tuple[SamplePart, int, tuple[int, int]]]:
+        """The members that belong to samples: where the header of each begins, and offset and length of its content."""
+        (refs,) = self.values
+        assert isinstance(refs, Refs)
+        for name, start, (offset, length) in zip(self.names, self.starts.tolist(), refs.rows.tolist(), strict=True):
+            part = part_of(name)
+            if part is not None:
+                yield part, start, (offset, length)
 
 
 class _Member(NamedTuple):

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from asyncdata.formats.framing import NOWHERE, Frames, Place, Refs, Values
-from asyncdata.formats.tar import KEY, TarFramer, part_of
+from asyncdata.formats.tar import KEY, TarFramer
 from asyncdata.memory.structure import LEAF, DictOf, Structure
 
 _MEMBERS: Final = 256
@@ -23,7 +23,7 @@ class _Sample(NamedTuple):
 
     key: str
     start: int
-    parts: dict[str, list[int]]
+    parts: dict[str, tuple[int, int]]
 
 
 class SampleFramer:
@@ -76,12 +76,7 @@ def _samples(
             last=last,
             place=Place(url=place.url, version=place.version, offset=place.offset + passed, record=place.record),
         )
-        (refs,) = found.values
-        assert isinstance(refs, Refs)
-        for name, begin, row in zip(found.names, found.starts.tolist(), refs.rows.tolist(), strict=True):
-            part = part_of(name)
-            if part is None:
-                continue
+        for part, begin, row in found.parts():
             if not samples or samples[-1].key != part.key:
                 samples.append(_Sample(part.key, begin, {}))
             samples[-1].parts.setdefault(part.extension, row)

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, Phase, assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import asyncdata as ad
@@ -30,7 +30,7 @@ from tests.integration.drawn_functions import (
 )
 from tests.integration.drawn_sources import SOURCES, Point, shard, yielded
 from tests.integration.drawn_steps import BEFORE, BEHIND, Step
-from tests.samples import SOAK, samples
+from tests.samples import SOAK, drawing
 
 PLACES: Final = ("inline", "thread", "process")
 
@@ -116,15 +116,7 @@ def mapped(dataset: ad.Dataset, name: str, place: str, *, zero_copy: bool = Fals
 def test_where_functions_run_makes_no_difference(folder: Path) -> None:
     """Every kind of leaf, ready-made and user functions, batched or not, followed by batches or not."""
 
-    @settings(
-        max_examples=samples(100, 6000),
-        derandomize=not SOAK,
-        deadline=None,
-        database=None,
-        suppress_health_check=list(HealthCheck),
-        phases=(Phase.generate, Phase.shrink),
-        print_blob=True,
-    )
+    @drawing(100, 6000)
     @given(
         source=st.sampled_from(sorted(SOURCES)),
         before=st.sampled_from(sorted(BEFORE)),
@@ -233,15 +225,7 @@ def test_the_same_elements_are_left_out_everywhere(folder: Path) -> None:
     bad_sources = ["TFRecordDataset damaged", "CsvDataset with a bad row", "JsonLinesDataset with a bad line"]
     behind_all = [name for name in BEHIND if not name.startswith(("vectorized", "rejection_resample"))]
 
-    @settings(
-        max_examples=samples(40, 2000),
-        derandomize=not SOAK,
-        deadline=None,
-        database=None,
-        suppress_health_check=list(HealthCheck),
-        phases=(Phase.generate, Phase.shrink),
-        print_blob=True,
-    )
+    @drawing(40, 2000)
     @given(
         source=st.sampled_from([*sources, *bad_sources]),
         before=st.sampled_from(["", "batched and apart", "in slabs", "filter that fails", "shuffled"]),

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, find, given, settings
+from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 from hypothesis.errors import NoSuchExample
 
@@ -25,7 +25,7 @@ from tests.integration.described_pipelines import dataset_of, in_order, text
 from tests.integration.drawn_pipelines import cases, referee_cases, unordered_cases
 from tests.integration.fresh_process import FreshProcess, mark_often, rest, taken
 from tests.integration.written_formats import CHANGING, Files, changing, write_files
-from tests.samples import SOAK, samples
+from tests.samples import SOAK, drawing, samples
 
 PARTS = samples(1, 8)
 """Of a law that is tried on 2,000 pipelines, because no single test may take hours."""
@@ -98,7 +98,7 @@ MOST = 500
 """More elements than most pipelines have; where there are as many, they take too long."""
 
 REFUSED = ("it is not there", "not known whether", "another run has written it")
-"""What states are told that need elements which are not kept, or others than those that are."""
+"""Parts of the errors that refuse a state because the elements it needs were lost or replaced."""
 
 
 class Run:
@@ -270,15 +270,7 @@ def test_any_pipeline_goes_on_here_and_in_a_fresh_process(
 ) -> None:
     """At states of which three are loaded in another process, with what is kept as it was, completed, or gone."""
 
-    @settings(
-        max_examples=samples(10, 250),
-        derandomize=not SOAK,
-        deadline=None,
-        database=None,
-        suppress_health_check=list(HealthCheck),
-        phases=(Phase.generate, Phase.shrink),
-        print_blob=True,
-    )
+    @drawing(10, 250)
     @given(case=drawn(files), seed=st.integers(0, 1 << 30))
     def attempt(case: dict[str, Any], seed: int) -> None:
         check(case, tmp_path, server, random.Random(seed), elsewhere)
@@ -329,15 +321,7 @@ def test_any_pipeline_without_an_order_delivers_every_element_once(
     """In each epoch: closed three times, here and in another process."""
     delivered = 0
 
-    @settings(
-        max_examples=samples(10, 250),
-        derandomize=not SOAK,
-        deadline=None,
-        database=None,
-        suppress_health_check=list(HealthCheck),
-        phases=(Phase.generate, Phase.shrink),
-        print_blob=True,
-    )
+    @drawing(10, 250)
     @given(case=unordered_cases(files), seed=st.integers(0, 1 << 30))
     def attempt(case: dict[str, Any], seed: int) -> None:
         nonlocal delivered

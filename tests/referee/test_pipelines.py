@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given
 
 import asyncdata as ad
 from tests.referee import pipelines
 from tests.referee.process import Referee
-from tests.samples import SOAK, samples
+from tests.samples import SOAK, drawing, samples
 
 OPTIONS = ad.Options(num_workers=0, seed=1)
 
@@ -72,15 +72,7 @@ def leaves_out(plan: pipelines.Plan) -> bool:
 def test_random_pipelines_give_what_tensorflow_gives(referee: Referee, files: dict[str, list[str]]) -> None:
     """Pipelines of up to six steps over all kinds of sources and transformations, element for element."""
 
-    @settings(
-        max_examples=samples(60, 2500),
-        derandomize=not SOAK,
-        deadline=None,
-        database=None,
-        suppress_health_check=list(HealthCheck),
-        phases=(Phase.generate, Phase.shrink),
-        print_blob=True,
-    )
+    @drawing(60, 2500)
     @given(drawn=pipelines.plans(files))
     def run(drawn: tuple[pipelines.Plan, bool]) -> None:
         plan, any_order = drawn

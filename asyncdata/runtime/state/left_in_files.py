@@ -137,7 +137,7 @@ def positions_by_track(places: Places) -> dict[int, tuple[int, Rows]]:
 
 
 def are_spread(count: int, elements: int) -> bool:
-    """Whether so many elements, of as many as would be read otherwise, may be worth reading where they lie."""
+    """Whether reading `count` elements by themselves may be better than reading all `elements` among which they lie."""
     return elements > count * _DENSE
 
 

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from asyncdata.errors import CorruptRecordError
-from asyncdata.formats.framing import Frames, Refs
-from asyncdata.formats.tar import KEY, Members, part_of
+from asyncdata.formats.framing import Frames
+from asyncdata.formats.tar import KEY, Members
 from asyncdata.memory.advance import Advance
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import Column, ObjectColumn, RefColumn
@@ -52,12 +52,7 @@ class TarStage(FramedStage):
 
     def _accept(self, frames: Frames, start: int) -> None:
         assert isinstance(frames, Members)
-        (refs,) = frames.values
-        assert isinstance(refs, Refs)
-        for name, at, row in zip(frames.names, frames.starts.tolist(), refs.rows.tolist(), strict=True):
-            part = part_of(name)
-            if part is None:
-                continue
+        for part, at, row in frames.parts():
             if self._pending is None or part.key != self._pending.key:
                 self._finish()
                 self._pending = _Sample(part.key, self._bytes.offset + at - start)
@@ -71,7 +66,7 @@ class TarStage(FramedStage):
                 )
                 break
             self._budget.slabs.hold(self._budget.slabs.at(row[0]))
-            sample.parts[part.extension] = (row[0], row[1])
+            sample.parts[part.extension] = row
         if self._error is not None:
             # Whether the sample was whole is not known.
             self._drop_pending()
