@@ -125,6 +125,10 @@ class Slabs:
         """How many holders a slab has."""
         return int(self._holds[slab.index])
 
+    def holds_by_index(self) -> npt.NDArray[np.int64]:
+        """How many holders each slab has, for reading only."""
+        return self._holds
+
     def at(self, offset: int) -> Slab:
         """The slab that an offset lies in."""
         slab = self._slabs[int(self._owner[offset >> _SHIFT])]

@@ -6,6 +6,9 @@ every row that may be moved is therefore packed densely, beginning with the thin
 
     stalled ─▶ rows of thin slabs ─▶ a new slab, full of them ─▶ thin slabs are free ─▶ the request is granted, or fails
 
+The strings of a batch are such rows, too: a table says where they lie, and is written again when they have moved. It
+must be known whose table it is: the strings stay where they are if the slab of their table is in use.
+
 **Why there is room.** While a pipeline is stalled, nobody else takes memory. The copies may therefore use any unused
 memory for a moment, including reserves. At least a sixteenth of the limit is unused, because the consumer reserves an
 eighth and waits with one delivery in hand, which is at most a sixteenth. Each step gives back more than it takes, so
@@ -33,6 +36,7 @@ from asyncdata.memory.columns import RefColumn
 from asyncdata.memory.slabs import Slab
 from asyncdata.runtime.memory.budget import Budget
 from asyncdata.runtime.memory.evacuate import most_together, move_rows, spaces
+from asyncdata.runtime.memory.table_strings import TableStrings, strings_of_tables
 
 _SPARE: Final = 32
 """One part in so many of the limit is made free where that is cheap, so that the next stall is not at once."""
@@ -62,6 +66,7 @@ class Compaction:
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
         self._columns: list[RefColumn] = []
+        self._strings: list[TableStrings] = []
         self._starts: Rows = np.empty(0, np.int64)
         self._spaces: Rows = np.empty(0, np.int64)
         self._order: Rows = np.empty(0, np.int64)
@@ -80,22 +85,30 @@ class Compaction:
             column
             for holder in list(budget.holders)
             for column in holder.movable()
-            if isinstance(column, RefColumn) and len(column) and (column.leaf is None or column.leaf.kind != "table")
+            if isinstance(column, RefColumn) and len(column)
         ]
         if self._columns:
+            self._strings = strings_of_tables(self._columns, budget.slabs)
+            self._columns += [strings.column for strings in self._strings]
             self._look_at_rows()
             ask = budget.ledger.first_ask
             moved, most = 0, max(_FEW_ROWS, len(self._owners) // _CALLS)
             for account, group in self._groups():
                 if moved >= most and budget.ledger.first_ask is ask:
-                    self._columns = []
+                    self._end(moved)
                     return True
                 enough = not group.thin or budget.ledger.free >= budget.limit // _SPARE
                 if enough and budget.ledger.first_ask is not ask:
                     break
                 moved += self._move(account, group)
-        self._columns = []
+            self._end(moved)
         return False
+
+    def _end(self, moved: int) -> None:
+        if moved:
+            for strings in self._strings:
+                strings.write_tables()
+        self._columns, self._strings = [], []
 
     def _look_at_rows(self) -> None:
         """All rows in one table, in the order of their slabs."""

@@ -122,7 +122,7 @@ def move_rows(column: RefColumn, chosen: Rows, sizes: Rows, at: int) -> int:
 def spaces(column: RefColumn) -> Rows:
     """Bytes that each row occupies where rows are packed: a checksum behind it, or the gap in front of the next one."""
     leaf = column.leaf
-    if leaf is None or leaf.kind == "array":
+    if leaf is None or leaf.kind in ("array", "table"):
         steps: Rows = -(-np.maximum(column.rows[:, 1], 1) // ALIGN) * ALIGN
         return steps
     return np.maximum(column.rows[:, 1] + CHECKSUM_BYTES * leaf.unchecked, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Iterable, Iterator
 
@@ -13,8 +14,8 @@ from asyncdata.errors import MemoryLimitError
 from asyncdata.memory.accounts import Account, Kind
 from asyncdata.memory.advance import Rows
 from asyncdata.memory.arena import GRANULE, Arena
-from asyncdata.memory.columns import Column, RefColumn
-from asyncdata.memory.leaf import BYTES
+from asyncdata.memory.columns import Column, RefColumn, read_table
+from asyncdata.memory.leaf import BYTES, Leaf
 from asyncdata.memory.slabs import Slab
 from asyncdata.runtime.memory import compaction
 from asyncdata.runtime.memory.budget import Budget
@@ -35,11 +36,16 @@ class Buffer:
         self.rows: list[tuple[int, int]] = []
         self.contents: list[bytes] = []
         self.column = RefColumn(budget.slabs, np.empty((0, 2), np.int64), BYTES)
+        self.tables: list[tuple[RefColumn, list[list[bytes]]]] = []
         budget.holders[self] = None
 
     def movable(self) -> Iterable[Column]:
         """Whatever it has."""
-        return [self.column]
+        return [self.column, *(tables for tables, _ in self.tables)]
+
+    def keep_tables(self, tables: RefColumn) -> None:
+        """Tables of strings, which are held."""
+        self.tables.append((tables, texts_of(tables)))
 
     def keep(self, offset: int, content: bytes) -> None:
         """One more row, which is held."""
@@ -55,6 +61,17 @@ class Buffer:
         """The rows are what they were."""
         view = self.budget.slabs.arena.view
         assert [bytes(view[at : at + size]) for at, size in self.column.rows.tolist()] == self.contents
+        assert [texts_of(tables) for tables, _ in self.tables] == [texts for _, texts in self.tables]
+
+    def release(self) -> None:
+        """Gives back what it has."""
+        for column in self.movable():
+            column.release()
+
+
+def texts_of(tables: RefColumn) -> list[list[bytes]]:
+    """What is read by way of tables."""
+    return [tables.element(row).tolist() for row in range(len(tables))]
 
 
 class Bench:
@@ -88,6 +105,33 @@ class Bench:
         for buffer in self.buffers:
             buffer.settle()
 
+    async def tabulate(self, draw: random.Random) -> None:
+        """Strings of a buffer are in tables from now on, some of them beside others that differ in length."""
+        slabs = self.budget.slabs
+        for buffer in self.buffers:
+            order = draw.sample(range(len(buffer.rows)), len(buffer.rows))
+            while order:
+                lengths = [draw.randint(1, 3)] * 3 if draw.random() < 0.5 else [draw.randint(1, 3) for _ in range(3)]
+                cut = [[order.pop() for _ in range(min(length, len(order)))] for length in lengths]
+                cut = [rows for rows in cut if rows]
+                slab = await self.budget.take(buffer.account, GRANULE)
+                offsets = []
+                for number, rows in enumerate(cut):
+                    offsets.append(slab.offset + 128 * number)
+                    read_table(slabs.arena.array, offsets[-1], len(rows))[...] = [buffer.rows[row] for row in rows]
+                leaves = [Leaf("table", shape=(len(rows),)) for rows in cut]
+                places = np.array([(at, leaf.nbytes) for at, leaf in zip(offsets, leaves, strict=True)], np.int64)
+                objects = np.empty(len(leaves), object)
+                objects[:] = leaves
+                alike = len(set(leaves)) == 1 and draw.random() < 0.8
+                tables = RefColumn(slabs, places, leaves[0] if alike else None, None if alike else objects)
+                tables.hold()
+                slabs.drop(slab)
+                buffer.keep_tables(tables)
+            buffer.column.release()
+            buffer.rows, buffer.contents = [], []
+            buffer.settle()
+
     def lend(self, draw: random.Random, nbytes: int) -> list[Slab]:
         """The consumer holds some slabs as well."""
         lent: list[Slab] = []
@@ -102,7 +146,10 @@ class Bench:
     @property
     def live(self) -> int:
         """Bytes of all rows that the buffers keep."""
-        return sum(len(content) for buffer in self.buffers for content in buffer.contents)
+        strings = [content for buffer in self.buffers for content in buffer.contents]
+        tables = [(table, text) for buffer in self.buffers for table, text in buffer.tables]
+        strings += [string for _, texts in tables for text in texts for string in text]
+        return sum(map(len, strings)) + sum(128 * len(table) for table, _ in tables)
 
     def most_that_fits(self) -> int:
         """Beside the rows packed: each slab but the last of an account is full, but for a row that did not fit."""
@@ -114,7 +161,7 @@ class Bench:
         """Nothing is left."""
         for buffer in self.buffers:
             buffer.check()
-            buffer.column.release()
+            buffer.release()
         self.budget.slabs.drop_each(held)
         assert self.budget.ledger.used == 0
 
@@ -139,6 +186,60 @@ async def test_an_ask_is_granted_if_it_fits_beside_the_rows(bench: Bench, share:
     assert bench.consumer.own <= RESERVE
     budget.kept.take_back(lent)
     bench.put_back(slab, *lent)
+
+
+@pytest.mark.parametrize("seed", range(samples(5, 200)))
+@pytest.mark.parametrize("share", [0.02, 0.2])
+async def test_strings_of_tables_are_packed_like_rows(bench: Bench, share: float, seed: int) -> None:
+    """As many bytes may be asked for beside them."""
+    draw = random.Random(seed)
+    await bench.fill(draw, LIMIT // 2, share)
+    await bench.tabulate(draw)
+    slab = await bench.budget.take(bench.asking, bench.most_that_fits())
+    assert bench.budget.ledger.peak <= LIMIT
+    bench.put_back(slab)
+
+
+@pytest.mark.parametrize("seed", range(samples(10, 200)))
+@pytest.mark.parametrize("reader", ["row", "task", "consumer"])
+async def test_tables_are_right_whoever_else_reads_them(bench: Bench, reader: str, seed: int) -> None:
+    """The consumer, a task, another row: strings of such tables stay where they are."""
+    draw = random.Random(seed)
+    slabs, kept = bench.budget.slabs, bench.budget.kept
+    await bench.fill(draw, LIMIT // 2, 0.3)
+    await bench.tabulate(draw)
+    others: list[RefColumn] = []
+    delivered: list[tuple[RefColumn, list[Slab]]] = []
+    for buffer in bench.buffers:
+        for tables, _ in draw.sample(buffer.tables, 2):
+            if reader == "consumer":
+                rows = [tables.rows, *tables.tables()]
+                lent = slabs.by_index(np.unique(slabs.of_rows(np.concatenate(rows)[:, 0])).tolist())
+                for slab in lent:
+                    slabs.hold(slab)
+                delivered.append((tables.owned(), lent))
+                kept.lend(lent)
+            elif reader == "task":
+                others.append(tables.gather(np.arange(len(tables))))
+            else:
+                buffer.keep_tables(tables.gather(np.arange(len(tables))))
+    read = [*others, *(tables for tables, _ in delivered)]
+    before = [texts_of(tables) for tables in read]
+    taken = []
+    for share in (2, 4, 8, 16):
+        with contextlib.suppress(MemoryLimitError):
+            taken.append(await bench.budget.take(bench.asking, LIMIT // share))
+    for buffer in bench.buffers:
+        buffer.check()
+    assert [texts_of(tables) for tables in read] == before
+    for tables, lent in delivered:
+        assert {slabs.at(int(at)) for table in tables.tables() for at in table[:, 0]} <= {*lent}
+    for tables in others:
+        tables.release()
+    for _, lent in delivered:
+        kept.take_back(lent)
+        slabs.drop_each(lent)
+    bench.put_back(*taken)
 
 
 @pytest.mark.parametrize("seed", range(samples(5, 200)))
