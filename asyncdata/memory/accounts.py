@@ -64,6 +64,7 @@ class Foreseen(NamedTuple):
         nbytes: Their bytes.
         batch: So many of them become one element; 0 if they stay what they are.
         is_guess: Whether nobody knows how many there will be.
+        splits: It takes elements apart into so many each; 0 if that is not known yet, None if it does not.
     """
 
     most: int
@@ -71,6 +72,7 @@ class Foreseen(NamedTuple):
     nbytes: int
     batch: int = 0
     is_guess: bool = False
+    splits: int | None = None
 
     @property
     def mean(self) -> float:

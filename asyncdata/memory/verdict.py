@@ -70,6 +70,7 @@ def _enough(accounts: Sequence[Account], asking: Account, nbytes: int, limit: in
     mean = asking.foresee().mean if asking.foresee is not None else 0.0
     last = asking.rank - (not mean)
     mean = mean or float(nbytes)
+    together = 1
     for rank, group in groupby(reversed(accounts), key=_rank):
         made = []
         for account in group:
@@ -78,6 +79,9 @@ def _enough(accounts: Sequence[Account], asking: Account, nbytes: int, limit: in
                 foreseen = account.foresee()
                 each = foreseen.mean or (mean if rank <= last else 0.0)
                 need = max(need, foreseen.most * each * _PINNED)
+                if foreseen.splits is not None:
+                    each, together = (each or mean) / (foreseen.splits or together), 1
+                together = foreseen.batch or together
                 made.append(each * (foreseen.batch or 1))
                 need += made[-1] if foreseen.batch else 0
             elif not rank:

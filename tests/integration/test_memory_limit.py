@@ -135,7 +135,8 @@ def test_following_the_advice_is_enough(pipelines: int, tmp_path: Path) -> None:
     shards = write_shards(tmp_path, 100, 2, 100)
     many = ad.Dataset.from_tensor_slices(shards).interleave(ad.TFRecordDataset, cycle_length=100)
     wide = ad.Dataset.range(3).map(lambda x: np.full(500_000, x)).batch(3)
-    for dataset, count in ((many, 200), (wide, 1)):
+    apart = ad.Dataset.range(200).map(lambda x: np.full(25_000, x)).batch(64).unbatch().shuffle(50, seed=1).batch(2)
+    for dataset, count in ((many, 200), (wide, 1), (apart.unbatch().batch(4), 50)):
         limit = pipelines * 4 * MIB
         for _ in range(3):
             try:
@@ -146,6 +147,7 @@ def test_following_the_advice_is_enough(pipelines: int, tmp_path: Path) -> None:
                 limit = int(re.findall(rf"memory_limit_bytes={limit}\b.*at least (\d+)", str(error))[0])
         else:
             pytest.fail(f"a limit that was named was too small: {limit}")
+        assert limit < pipelines * 128 * MIB, "elements behind unbatch are as small as in front of batch"
 
 
 def grow(x: int) -> Any:

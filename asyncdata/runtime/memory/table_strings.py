@@ -39,20 +39,15 @@ class TableStrings:
         self._places = places
         self._count = count
         unchecked = tables.leaf_at(int(places[0])).unchecked
-        strings = read_tables(slabs.arena.array, self._offsets, count) if len(places) > 1 else self._table(0).copy()
+        offsets, arena = tables.rows[places, 0], slabs.arena.array
+        strings = read_tables(arena, offsets, count) if len(places) > 1 else read_table(arena, offsets[0], count).copy()
         self.column = RefColumn(slabs, strings, Leaf("bytes", unchecked=unchecked))
-
-    @property
-    def _offsets(self) -> Rows:
-        return self._tables.rows[self._places, 0]
-
-    def _table(self, number: int) -> Rows:
-        return read_table(self._tables.slabs.arena.array, int(self._offsets[number]), self._count)
 
     def write_tables(self) -> None:
         """The tables, wherever they are now, say where the strings are."""
-        for number in range(len(self._places)):
-            self._table(number)[...] = self.column.rows[number * self._count : (number + 1) * self._count]
+        arena, rows = self._tables.slabs.arena.array, self.column.rows.reshape(-1, self._count, 2)
+        for offset, strings in zip(self._tables.rows[self._places, 0].tolist(), rows, strict=True):
+            read_table(arena, offset, self._count)[...] = strings
 
 
 def strings_of_tables(columns: Sequence[RefColumn], slabs: Slabs) -> list[TableStrings]:
@@ -65,8 +60,8 @@ def strings_of_tables(columns: Sequence[RefColumn], slabs: Slabs) -> list[TableS
     theirs: npt.NDArray[np.bool_] = slabs.holds_by_index()[: len(rows)] == rows
     found = []
     for column in columns:
-        for places, count in _tables_of(column):
-            places = places[theirs[slabs.of_rows(column.rows[places, 0])]]
+        for tables, count in _tables_of(column):
+            places = tables[theirs[slabs.of_rows(column.rows[tables, 0])]]
             if len(places):
                 found.append(TableStrings(column, places, count))
     return found

@@ -18,6 +18,7 @@ from typing import Any, Final
 import numpy as np
 
 from asyncdata.errors import UnbatchableError
+from asyncdata.memory.accounts import Foreseen
 from asyncdata.memory.block import Block
 from asyncdata.memory.bytesarray import BytesArray
 from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColumn, read_table
@@ -55,13 +56,14 @@ class UnbatchStage(Stage):
         super().__init__(context, (upstream,))
         self._upstream = upstream
         self._rows: Block | None = None
-        self._rows_per_batch = 1
+        self._rows_per_batch = 0
+        context.rows.foresee = lambda: Foreseen(0, 0, 0, splits=self._rows_per_batch)
 
     async def _pull(self, limit: int) -> Block | None:
         while self._rows is None:
             await self._pause()
             if self._block is None:
-                self._block = await self._upstream.pull(max(1, limit // self._rows_per_batch))
+                self._block = await self._upstream.pull(max(1, limit // max(1, self._rows_per_batch)))
                 if self._block is None:
                     return None
                 if not len(self._block):
