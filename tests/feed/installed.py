@@ -12,7 +12,8 @@ def needed(package: str) -> None:
     pytest.importorskip(package, reason=f"{package} is not installed here: make feeds", exc_type=ImportError)
 
 
-def needed_here(package: str) -> None:
-    """Skips the test that calls it where a package is not installed; nothing is imported."""
-    if importlib.util.find_spec(package) is None:
-        pytest.skip(f"{package} is not installed here: make trainers")
+def needed_here(*packages: str) -> None:
+    """Skips the test that calls it where one of these packages is not installed; nothing is imported."""
+    for package in packages:
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"{package} is not installed here: make trainers")

@@ -25,7 +25,7 @@ CASES: list[tuple[str, str, Kind]] = [
     *(("lightning", "lightning", kind) for kind in ("known", "unknown", "accumulate")),
     *(("transformers", "transformers", kind) for kind in ("known", "unknown", "accumulate")),
     *(("flax", "flax", kind) for kind in ("known", "unknown", "accumulate")),
-    *(("keras", "keras", kind) for kind in ("known", "unknown")),
+    *(("keras", "keras jax", kind) for kind in ("known", "unknown")),
 ]
 
 EVERY = 1 << 30
@@ -50,10 +50,10 @@ def seen(trainer: str, kind: Kind, folder: Path, mode: str) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("trainer", "package", "kind"), CASES)
-def test_a_run_goes_on_from_every_checkpoint(trainer: str, package: str, kind: Kind, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("trainer", "packages", "kind"), CASES)
+def test_a_run_goes_on_from_every_checkpoint(trainer: str, packages: str, kind: Kind, tmp_path: Path) -> None:
     """Behind each optimizer step of two epochs: the batches and the losses of the run that was not interrupted."""
-    needed_here(package)
+    needed_here(*packages.split())
     found = seen(trainer, kind, tmp_path, "all")
     whole = found["0"]
     assert len(whole) == EPOCHS * (5 if kind == "unknown" else 6)
@@ -72,12 +72,12 @@ def drawn_links() -> list[tuple[str, str, Kind, int]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("trainer", "package", "kind", "seed"), drawn_links())
+@pytest.mark.parametrize(("trainer", "packages", "kind", "seed"), drawn_links())
 def test_a_chain_of_crashes_is_the_uninterrupted_run(
-    trainer: str, package: str, kind: Kind, seed: int, tmp_path: Path
+    trainer: str, packages: str, kind: Kind, seed: int, tmp_path: Path
 ) -> None:
     """Each process trains from one optimizer step to another; the next goes on from what it has left on the disk."""
-    needed_here(package)
+    needed_here(*packages.split())
     whole = seen(trainer, kind, tmp_path, "whole")
     steps = len(whole) // per_step(kind)
     crashes = range(1, steps) if seed == EVERY else sorted(random.Random(seed).sample(range(1, steps), 2))
