@@ -9,8 +9,9 @@ The space is many times larger than the resident limit, so addresses are plentif
 Invariants:
 
 * Live spans, cached spans and holes never overlap, and together they cover [0, top) exactly.
-* Used plus cached bytes never exceed the resident limit, unless the used bytes do by themselves: the ledger decides who
-  may take memory. Evicted ranges are *owed* until they are returned for punching, with the next span or by ``trim``.
+* Used plus cached bytes never exceed the resident limit, less what is taken elsewhere, unless the used bytes do by
+  themselves: the ledger decides who may take memory. Evicted ranges are *owed* until they are returned for punching,
+  with the next span or by ``trim``.
 * A range in ``Taken.punch`` is in no live and in no cached span, except that the span taken with it may reuse it. Punch
   first, then use the span.
 
@@ -64,6 +65,7 @@ class SpanAllocator:
         "_by_age",
         "_by_class",
         "_cached",
+        "_elsewhere",
         "_granule",
         "_holes",
         "_limit",
@@ -93,6 +95,7 @@ class SpanAllocator:
         self._top = start
         self._used = 0
         self._cached = 0
+        self._elsewhere = 0
         self._owed: list[tuple[int, int]] = []
         self._owed_bytes = 0
         self._punched = 0
@@ -189,8 +192,13 @@ class SpanAllocator:
             free = self._by_class[size] = deque()
         free.append(span)
         self._by_age[offset] = span
-        while self._used + self._cached > self._limit and self._by_age:
+        while self._used + self._cached > self._limit - self._elsewhere and self._by_age:
             self._evict_oldest()
+
+    def leave(self, nbytes: int) -> list[tuple[int, int]]:
+        """So many bytes of the limit are taken elsewhere from now on; returns the ranges to punch for them."""
+        self._elsewhere = nbytes
+        return self.trim(max(0, self._limit - nbytes - self._used))
 
     def trim(self, keep_bytes: int = 0) -> list[tuple[int, int]]:
         """Evicts cached spans, oldest first, until at most ``keep_bytes`` are cached; returns the ranges to punch."""
@@ -202,7 +210,7 @@ class SpanAllocator:
 
     def _place(self, size: int) -> int | None:
         """Finds addresses for a new span within the resident limit, evicting cached spans as far as needed."""
-        while self._by_age and self._used + self._cached + size > self._limit:
+        while self._by_age and self._used + self._cached + size > self._limit - self._elsewhere:
             self._evict_oldest()
         while True:
             if self._top + size <= self._space:

@@ -394,6 +394,39 @@ def test_the_limit_holds_whatever_runs_where(case: Case, folder: Path) -> None:
         limit = needed
 
 
+SMALL_ROWS: Final = 150_000
+
+
+@pytest.fixture(scope="module")
+def small_records(folder: Path) -> list[str]:
+    """Files of records that take less than what is known of them."""
+    paths = [str(folder / f"small-{number}.tfrecord") for number in range(4)]
+    for path in paths:
+        with ad.TFRecordWriter(path) as writer:
+            writer.write_many([bytes(60)] * (SMALL_ROWS // 2))
+    return paths
+
+
+SMALL: Final[dict[str, Callable[[list[str]], ad.Dataset]]] = {
+    "numbers": lambda _: ad.Dataset.range(2 * SMALL_ROWS),
+    "texts": lambda _: ad.Dataset.range(2 * SMALL_ROWS).map(lambda n: str(int(n)).encode()),
+    "records": lambda paths: ad.Dataset.from_tensor_slices(paths).interleave(ad.TFRecordDataset),
+    "sloppy": lambda paths: ad.Dataset.from_tensor_slices(paths).interleave(ad.TFRecordDataset, deterministic=False),
+}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_what_is_known_of_small_elements_is_charged(name: str, small_records: list[str]) -> None:
+    """References, provenance and marks of a large buffer take more memory than its elements."""
+    dataset = SMALL[name](small_records).shuffle(SMALL_ROWS, seed=1).batch(1024)
+    grown, advised = run(dataset, 16 * MIB, workers=0)
+    assert grown <= 1.1 * 16 * MIB + NOISE
+    assert advised is not None, "there is more to be known of so many elements than the limit"
+    grown, needed = run(dataset, advised, workers=0)
+    assert needed is None
+    assert grown <= 1.1 * advised + NOISE
+
+
 def twice(payload: bytes) -> bytes:
     """As large as its element, twice over."""
     return payload * 2

@@ -36,7 +36,7 @@ class Arena(RuleBasedStateMachine):
         self.spans = SpanAllocator(G, G, G)
         self.live: dict[int, Span] = {}
         self.resident: set[int] = set()
-        self.limit = self.space = self.punched = 0
+        self.limit = self.space = self.elsewhere = self.punched = 0
 
     @initialize(limit=st.integers(1, 60), times=st.integers(1, 8), odd=st.integers(0, G - 1))
     def start(self, limit: int, times: int, odd: int) -> None:
@@ -105,7 +105,7 @@ class Arena(RuleBasedStateMachine):
         with pytest.raises(ValueError, match="no live span"):
             self.spans.give(offset)
 
-    @precondition(lambda self: self.live and self.spans.used_bytes <= self.limit)
+    @precondition(lambda self: self.live and self.spans.used_bytes <= self.limit - self.elsewhere)
     @rule(data=st.data())
     def again(self, data: st.DataObject) -> None:
         """A span that is given and asked for again is the same span, without a punch."""
@@ -123,6 +123,12 @@ class Arena(RuleBasedStateMachine):
         self.punch(self.spans.trim(keep * G))
         assert self.spans.cached_bytes <= keep * G
 
+    @rule(share=st.floats(0.0, 1.2))
+    def leave(self, share: float) -> None:
+        """What is taken elsewhere is not cached; it comes back when it is not needed there any more."""
+        self.elsewhere = int(self.limit * share)
+        self.punch(self.spans.leave(self.elsewhere))
+
     @rule(share=st.floats(0.0, 1.0))
     def everything_back(self, share: float) -> None:
         """With everything given back, any size up to the limit can be taken."""
@@ -138,7 +144,7 @@ class Arena(RuleBasedStateMachine):
         """Every byte is used, cached or owed, and the pages the system has are these and no others."""
         spans = self.spans
         assert spans.used_bytes == sum(span.nbytes for span in self.live.values())
-        assert not spans.cached_bytes or spans.used_bytes + spans.cached_bytes <= self.limit
+        assert not spans.cached_bytes or spans.used_bytes + spans.cached_bytes <= self.limit - self.elsewhere
         assert spans.resident_bytes == len(self.resident) * G
         assert spans.used_bytes + spans.cached_bytes <= spans.resident_bytes
         assert spans.punched_bytes == self.punched

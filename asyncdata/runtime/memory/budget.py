@@ -124,6 +124,7 @@ class Budget:
         self._looking = False
         space = arena.nbytes if stop is None else stop
         self._allocator = SpanAllocator(space, limit_bytes, GRANULE, start=start)
+        self._elsewhere = 0
         self.slabs = Slabs(arena, self._allocator, self._freed)
         self.kept = LentSlabs()
         self.holders: WeakKeyDictionary[Holder, None] = WeakKeyDictionary()
@@ -191,7 +192,7 @@ class Budget:
         Raises:
             MemoryLimitError: It can never be granted.
         """
-        return self._cut(nbytes, await self.charge_only(account, nbytes))
+        return self._cut(nbytes, await self._granted(account, nbytes))
 
     def take_spare(self, account: Account, nbytes: int) -> Slab | None:
         """A slab for what a later task makes, or None when memory is short now."""
@@ -221,6 +222,11 @@ class Budget:
 
     async def charge_only(self, account: Account, nbytes: int) -> Ticket:
         """Charges bytes that lie elsewhere than in a slab; see `take`, and `give`."""
+        ticket = await self._granted(account, nbytes)
+        self._leave(ticket.nbytes)
+        return ticket
+
+    async def _granted(self, account: Account, nbytes: int) -> Ticket:
         waiter = _Waiter(asyncio.get_running_loop())
         ticket = self.ledger.ask(account, self.charge(nbytes), owner=waiter)
         self._act()
@@ -229,7 +235,8 @@ class Budget:
                 await waiter.answered_for(account)
             except asyncio.CancelledError:
                 if ticket.state in (TicketState.QUEUED, TicketState.HELD):
-                    self.give(ticket)
+                    self.ledger.give(ticket)
+                    self._act()
                 raise
         if ticket.state is TicketState.FAILED:
             assert ticket.error is not None
@@ -238,8 +245,15 @@ class Budget:
 
     def give(self, ticket: Ticket) -> None:
         """Gives back what `charge_only` was granted."""
+        self._leave(-ticket.nbytes)
         self.ledger.give(ticket)
         self._act()
+
+    def _leave(self, nbytes: int) -> None:
+        """Pages of the arena that nobody uses make room for what lies elsewhere."""
+        self._elsewhere += nbytes
+        for offset, size in self._allocator.leave(self._elsewhere):
+            self.slabs.arena.punch(offset, size)
 
     def take_now(self, account: Account, nbytes: int) -> Slab | None:
         """A slab if the bytes are free at this moment, else None."""

@@ -25,6 +25,7 @@ from asyncdata.memory.block import Block
 from asyncdata.memory.columns import ArrayColumn, Column, RefColumn, alike, concat, merge
 from asyncdata.memory.structure import LEAF, Structure
 from asyncdata.runtime.memory.evacuate import Evacuator
+from asyncdata.runtime.memory.outside_slabs import OutsideSlabs, bytes_outside
 from asyncdata.runtime.stage import BLOCK_ROWS, Stage, StageContext
 from asyncdata.runtime.stages.order.draws import drained, exchange, pop, swapped, turns
 from asyncdata.runtime.stages.order.history_columns import replaced, used_of, with_history
@@ -66,6 +67,20 @@ _MARKS: Final = 8
 """While a buffer gets other elements, as many as it has, where marks say where they lie."""
 
 
+_TIMES: Final = 2
+"""What lies outside of slabs is there twice while the blocks of a full buffer are put together."""
+
+_ROW_BYTES: Final = 56
+"""For each element: its number, and a mark that says where it lies."""
+
+
+_TRACKED_BYTES: Final = 500
+"""Likewise where elements come in no fixed order: states know of three times as many until some are forgotten."""
+
+_LYING_BYTES: Final = 184
+"""For each element that is to be read where it lies."""
+
+
 class ShuffleStage(Stage):
     """See the module's docstring.
 
@@ -98,6 +113,8 @@ class ShuffleStage(Stage):
         self._budget = context.budget
         self._account = context.kept
         self._evacuate = Evacuator(self._budget, self._account)
+        self._outside = OutsideSlabs(self._budget, self._account)
+        self._outside_bytes = 0
         self._since_evacuation = 0
         self._used_before = 0
         self._filling: list[Block] = []
@@ -162,15 +179,20 @@ class ShuffleStage(Stage):
 
     def _foresee(self) -> Foreseen:
         held = sum(column.nbytes for column in self._columns[:-2])
-        return Foreseen(self._size, self._kept, self._filling_bytes + held)
+        return Foreseen(self._size, self._kept, self._filling_bytes + held + self._outside_bytes)
 
     @property
     def _kept(self) -> int:
         """Rows of the buffer that were read."""
         return self._filling_rows + (len(self._columns[-1]) if self._columns else 0)
 
-    def _add(self, block: Block) -> None:
+    async def _add(self, block: Block) -> None:
         """One more block of a buffer that is being filled."""
+        self._block = block
+        each = _ROW_BYTES if block.advance.used is None else _TRACKED_BYTES
+        self._outside_bytes += _TIMES * bytes_outside(block) + each * len(block)
+        await self._outside.hold(self._outside_bytes)
+        self._block = None
         self._filling.append(block)
         # Asked for with every block, of which there may be as many as rows.
         self._filling_rows += len(block)
@@ -196,7 +218,7 @@ class ShuffleStage(Stage):
             if len(block):
                 self._count(block)
                 here = kept[np.searchsorted(kept, first) : np.searchsorted(kept, self._history.rows)] - first
-                self._add(block.select(here))
+                await self._add(block.select(here))
                 self._since_evacuation += len(here)
                 await self._evacuate_now_and_then()
         if len(self) < len(wanted):
@@ -207,6 +229,8 @@ class ShuffleStage(Stage):
     async def _pull_lying(self, lying: LyingBuffer, limit: int) -> Block | None:
         """`_pull`, as long as rows of the buffer lie elsewhere."""
         if not lying.begun:
+            self._outside_bytes = _LYING_BYTES * len(self)
+            await self._outside.hold(self._outside_bytes)
             self._read_ahead(lying)
         if not self._full:
             await self._fill_behind(lying)
@@ -240,7 +264,7 @@ class ShuffleStage(Stage):
             block = await self._next_input(min(BLOCK_ROWS, missing))
             if block is not None and len(block):
                 self._count(block)
-                self._add(block)
+                await self._add(block)
                 self._since_evacuation += len(block)
                 await self._evacuate_now_and_then()
         self._fill_up()
@@ -375,7 +399,7 @@ class ShuffleStage(Stage):
                 self._fill_up()
             elif len(block):
                 self._count(block)
-                self._add(block)
+                await self._add(block)
                 self._since_evacuation += len(block)
                 await self._evacuate_now_and_then()
         if not self._ended:
@@ -571,5 +595,6 @@ class ShuffleStage(Stage):
             (column.pick(left) if self._draining else column).release()
         self._filling, self._columns, self._places = [], [], []
         self._filling_rows = self._filling_bytes = 0
+        self._outside.close()
         self._full = self._draining = self._ended = True
         await super().aclose()
