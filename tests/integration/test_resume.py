@@ -59,7 +59,7 @@ def check(dataset: ad.Dataset, again: ad.Dataset, places: random.Random, most: i
         except ad.StateError as refused:
             assert "as they are ready" in str(refused)  # noqa: PT017 -- either outcome is right
             return
-        assert str(ad.state.describe(states[-1])).startswith("state of version 4")
+        assert str(ad.state.describe(states[-1])).startswith("state of version 5")
         assert ad.state.diff(states[-1], states[-1]) == []
         if states[-1]["unordered"]:
             return
@@ -105,7 +105,7 @@ def sources(folder: Path, compression: str | None) -> dict[str, ad.Dataset]:
         file.write(b"".join(b'{"n": %d}\n\n' % n for n in numbers))
     samples = folder / f"samples.tar{suffix}"
     with opened(samples, "wb") as file, tarfile.open(fileobj=file, mode="w|") as tar:
-        for n in numbers.tolist():
+        for n in numbers[::3].tolist():
             for extension in ("txt", "bin")[: 1 + n % 2]:
                 member = tarfile.TarInfo(f"{'long' * (n % 50)}{n}.{extension}")
                 member.size = n % 777
@@ -130,10 +130,10 @@ def test_files_are_read_on(name: str, compression: str | None, tmp_path: Path) -
     """From the place where they were left, also behind batches, shuffles and functions in workers."""
     dataset = sources(tmp_path, compression)[name]
     places = random.Random(3)
-    check(dataset, dataset, places, samples(4, 40))
+    check(dataset, dataset, places, samples(3, 40))
     alike = dataset if name in {"records", "large", "lines", "csv"} else dataset.map(repr)
     shuffled = alike.shuffle(300, seed=3).batch(50)
-    check(shuffled, shuffled, places, samples(4, 40))
+    check(shuffled, shuffled, places, samples(3, 40))
 
 
 # --- the iterator's side ---------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import tarfile
@@ -82,6 +83,7 @@ def csv_line(shard: int, index: int) -> bytes:
     return f'{shard},"{text}",{index}\n'.encode()
 
 
+@functools.cache
 def tar_file(shard: int, count: int) -> bytes:
     """Samples of two members each, some of which have long names."""
     file = io.BytesIO()
@@ -95,6 +97,7 @@ def tar_file(shard: int, count: int) -> bytes:
     return file.getvalue()
 
 
+@functools.cache
 def parquet_file(shard: int, count: int) -> bytes:
     """Rows in groups of 250."""
     parquet = pytest.importorskip("pyarrow.parquet")

@@ -188,7 +188,7 @@ def life(make: MakeReader, states: list[Any], draw: random.Random, *, most: int 
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200 if SOAK else 600)
-@settings(max_examples=samples(12, 1000), suppress_health_check=list(HealthCheck))
+@settings(max_examples=samples(6, 1000), suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 1 << 32), counts=st.lists(st.integers(1, 5) | st.integers(1, 16), min_size=2, max_size=3))
 def test_every_element_is_delivered_once(files: list[str], seed: int, counts: list[int]) -> None:
     """By any numbers of readers, one after the other, of random pipelines that stop at random moments."""

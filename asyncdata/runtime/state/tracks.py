@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from asyncdata.memory.advance import Advance, Mark, Rows, State
 from asyncdata.memory.used import Used
@@ -153,6 +154,9 @@ _UNKNOWN: Final = -1
 NO_POSITIONS: Final = np.empty(0, np.int64)
 NO_POSITIONS.flags.writeable = False
 
+KEY_BYTES: Final = 11
+"""What states say of a key: 15 letters. Among 10^9 elements two have the same with a chance of 2 in 10^9."""
+
 NO_KEYS: Final = np.empty((0, 2), np.int64)
 NO_KEYS.flags.writeable = False
 
@@ -168,7 +172,8 @@ class SavedTrack:
         later: Positions behind it that were delivered, in ascending order.
         total: How many elements there are, where that was known.
         state: The input's state in front of `at`, or of `begin`; of no meaning where that is the end.
-        keys: ``int64[n, 2]``: what the step remembers of the elements that were delivered, 16 bytes each.
+        keys: ``int64[n, 2]``: what the step remembers of the elements that were delivered, `KEY_BYTES` of
+            each and zeros.
         value: What it carries behind the last of them; none where it carries nothing.
         closed: Positions, not delivered, whose datasets have ended: what is left of these is in buffers, so that a
             pipeline which begins at a position does not make them again.
@@ -422,11 +427,32 @@ def to_saved(tracks: Sequence[SavedTrack]) -> dict[str, Any]:
         "branches": {str(n): list(track.owner.branches) for n, track in enumerate(tracks) if track.owner.branches},
         "later": np.concatenate([NO_POSITIONS, *(track.later for track in tracks)]),
         "states": [track.state for track in tracks],
-        "keys": {str(number): track.keys.ravel() for number, track in enumerate(tracks) if len(track.keys)},
+        "keys": {str(number): _short(track.keys) for number, track in enumerate(tracks) if len(track.keys)},
         "values": {str(number): track.value for number, track in enumerate(tracks) if track.value},
         "closed": {str(number): track.closed for number, track in enumerate(tracks) if len(track.closed)},
         **_lying_to_saved(tracks),
     }
+
+
+def _short(keys: Rows) -> npt.NDArray[np.uint8]:
+    """Keys without the bytes that are zero."""
+    return np.ascontiguousarray(keys).view(np.uint8).reshape(-1, 16)[:, :KEY_BYTES].ravel()
+
+
+def _whole(keys: npt.NDArray[Any], count: int) -> Rows:
+    """The inverse of `_short`; keys of older states had 16 bytes.
+
+    Raises:
+        ValueError: They are not those of so many elements.
+    """
+    whole = np.zeros((count if len(keys) else 0, 16), np.uint8)
+    if keys.dtype == np.int64 and keys.shape in {(2 * count,), (0,)}:
+        whole[:, :KEY_BYTES] = keys.view(np.uint8).reshape(-1, 16)[:, :KEY_BYTES]
+    elif keys.dtype == np.uint8 and keys.shape == (KEY_BYTES * count,):
+        whole[:, :KEY_BYTES] = keys.reshape(-1, KEY_BYTES)
+    else:
+        raise ValueError("the keys of a track")
+    return whole.view(np.int64)
 
 
 def _lying_to_saved(tracks: Sequence[SavedTrack]) -> dict[str, Any]:
@@ -470,9 +496,7 @@ def from_saved(value: Any) -> tuple[SavedTrack, ...]:
             raise ValueError(f"the positions of track {number}")
         if not isinstance(state, State):
             raise TypeError(f"the state of track {number}")
-        keys = np.asarray(all_keys.get(str(number), NO_POSITIONS))
-        if keys.dtype != np.int64 or keys.shape not in {(2 * (at + len(behind)),), (0,)}:
-            raise ValueError(f"the keys of track {number}")
+        keys = _whole(np.asarray(all_keys.get(str(number), NO_POSITIONS)), at + len(behind))
         owner = Owner(track, position, inputs)
         carried = values.get(str(number), ())
         if not isinstance(carried, tuple) or len(carried) > 1:
@@ -482,7 +506,7 @@ def from_saved(value: Any) -> tuple[SavedTrack, ...]:
             raise ValueError(f"the datasets of track {number} that have ended")
         known.add(int(own[number]))
         total_known = None if total == _UNKNOWN else total
-        made = SavedTrack(owner, step, at, behind, total_known, state, keys.reshape(-1, 2), carried)
+        made = SavedTrack(owner, step, at, behind, total_known, state, keys, carried)
         made.closed, made.number = closed, int(own[number])
         tracks.append(made)
     if "lying" in value:

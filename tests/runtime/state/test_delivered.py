@@ -15,6 +15,7 @@ from asyncdata.runtime.state.delivered import Delivered
 from asyncdata.runtime.state.json_codec import from_json, to_json
 from asyncdata.runtime.state.places import Places
 from asyncdata.runtime.state.tracks import (
+    KEY_BYTES,
     Begun,
     Closed,
     Dropped,
@@ -209,6 +210,24 @@ def test_a_state_goes_on_in_the_next_life() -> None:
     del value["tracks"]
     value["numbers"][:] = [*value["numbers"][:6], 0, *value["numbers"][7:]]
     assert [(track.number, track.owner) for track in from_saved(value)] == [(0, Owner()), (1, Owner(0, 3))]
+
+
+def test_keys_of_earlier_versions_are_known_by_their_beginnings() -> None:
+    """They had 16 bytes; as many as are kept now are compared."""
+    keys = np.random.default_rng(1).integers(-(1 << 63), (1 << 63) - 1, (3, 2))
+    track = SavedTrack(Owner(), 0, 3, np.empty(0, np.int64), None, State(None, 0), keys)
+    value = to_saved([track])
+    assert value["keys"]["0"].nbytes == 3 * KEY_BYTES
+    (now,) = from_saved(from_json(to_json(value)))
+    assert now.keys.view(np.uint8).reshape(3, 16)[:, :KEY_BYTES].tobytes() == value["keys"]["0"].tobytes()
+    assert not now.keys.view(np.uint8).reshape(3, 16)[:, KEY_BYTES:].any()
+    value["keys"]["0"] = keys.ravel()
+    (before,) = from_saved(value)
+    assert (before.keys == now.keys).all()
+    for damaged in (keys.ravel()[:-1], keys.ravel().view(np.uint8)):
+        value["keys"]["0"] = damaged
+        with pytest.raises(ValueError, match="keys"):
+            from_saved(value)
 
 
 def test_what_is_left_in_a_buffer_completes_its_element() -> None:

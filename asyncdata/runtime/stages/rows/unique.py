@@ -24,7 +24,7 @@ from asyncdata.memory.columns import ArrayColumn
 from asyncdata.memory.pickling import dumps
 from asyncdata.memory.structure import LEAF, flatten
 from asyncdata.runtime.stage import Stage, StageContext
-from asyncdata.runtime.state.tracks import Track
+from asyncdata.runtime.state.tracks import KEY_BYTES, Track
 from asyncdata.workers.failure import annotate
 
 _LONG: Final = 64
@@ -148,7 +148,8 @@ def _keys(block: Block) -> tuple[list[Hashable], Exception | None]:
 
 def _digest(key: Hashable) -> bytes:
     """The same in every process, as far as objects of other kinds than numbers and texts look the same."""
-    return hashlib.blake2b(repr(key).encode("utf-8", "surrogatepass"), digest_size=16).digest()
+    digest = hashlib.blake2b(repr(key).encode("utf-8", "surrogatepass"), digest_size=16).digest()
+    return digest[:KEY_BYTES].ljust(16, b"\0")
 
 
 def _key(element: Any) -> Hashable:
