@@ -77,7 +77,7 @@ class Foreseen(NamedTuple):
     @property
     def mean(self) -> float:
         """Bytes of an element; 0 as long as there is none."""
-        return self.nbytes / max(self.rows, 1)
+        return self.nbytes / self.rows if self.rows else 0.0
 
 
 class AccountSnapshot(NamedTuple):

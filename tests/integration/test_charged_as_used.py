@@ -415,10 +415,21 @@ SMALL: Final[dict[str, Callable[[list[str]], ad.Dataset]]] = {
 }
 
 
-@pytest.mark.parametrize("name", SMALL)
-def test_what_is_known_of_small_elements_is_charged(name: str, small_records: list[str]) -> None:
+COLLECTED: Final[dict[str, Callable[[ad.Dataset], ad.Dataset]]] = {
+    "shuffle": lambda ds: ds.shuffle(SMALL_ROWS, seed=1).batch(1024),
+    "batch": lambda ds: ds.batch(2 * SMALL_ROWS),
+    "batch in workers": lambda ds: ds.map(itself, 2, executor="thread").batch(2 * SMALL_ROWS),
+    "window": lambda ds: ds.window(2 * SMALL_ROWS).flat_map(contents),
+    "groups": lambda ds: ds.group_by_window(lambda _: 0, lambda _, window: window, 2 * SMALL_ROWS),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "behind"), [*((name, "shuffle") for name in SMALL), *(("numbers", b) for b in COLLECTED)]
+)
+def test_what_is_known_of_small_elements_is_charged(name: str, behind: str, small_records: list[str]) -> None:
     """References, provenance and marks of a large buffer take more memory than its elements."""
-    dataset = SMALL[name](small_records).shuffle(SMALL_ROWS, seed=1).batch(1024)
+    dataset = COLLECTED[behind](SMALL[name](small_records))
     grown, advised = run(dataset, 16 * MIB, workers=0)
     assert grown <= 1.1 * 16 * MIB + NOISE
     assert advised is not None, "there is more to be known of so many elements than the limit"

@@ -212,7 +212,7 @@ def _worker_stage(
     first_rows, least_rows = 1, 0
     if outcome == "batch":
         least_rows = node.size if node.drop_remainder and node.functions else 0
-        collector = Collector(upstream, (node.size,), drop_remainder=node.drop_remainder and not least_rows)
+        collector = Collector(context, upstream, (node.size,), drop_remainder=node.drop_remainder and not least_rows)
         first_rows = max(1, -(-node.size // workers))
     try:
         executor = services.executor(scope.place, kind, program, _functions(node))

@@ -12,6 +12,9 @@ from asyncdata.runtime.memory.budget import Budget
 _PART: Final = 64
 """One part in so many of the limit is charged at a time; less than one is not charged at all."""
 
+_TIMES: Final = 2
+"""What lies outside of slabs is there twice while blocks are put together."""
+
 _OBJECT_BYTES: Final = 120
 """Of an object in a list: its place there and its header."""
 
@@ -29,6 +32,25 @@ class OutsideSlabs:
         self._account = account
         self._step = budget.charge(budget.limit // _PART)
         self._tickets: list[Ticket] = []
+        self._held = 0
+
+    async def add(self, block: Block, row_bytes: int = 0) -> None:
+        """The stage has collected another block, and knows so much more of each element. See `hold`."""
+        await self.hold(self._held + _TIMES * bytes_outside(block) + row_bytes * len(block))
+
+    def drop(self, block: Block) -> None:
+        """So much of what was added has left; it is charged until the next block is added."""
+        # Blocks that were put together take as much as their parts, or more.
+        self._held = max(0, self._held - _TIMES * bytes_outside(block))
+
+    def put_back(self, block: Block) -> None:
+        """Of what was dropped this has not left."""
+        self._held += _TIMES * bytes_outside(block)
+
+    @property
+    def charged_bytes(self) -> int:
+        """What is charged now."""
+        return len(self._tickets) * self._step
 
     async def hold(self, nbytes: int) -> None:
         """The stage holds so many bytes from now on; waits until there is memory for them.
@@ -36,6 +58,7 @@ class OutsideSlabs:
         Raises:
             MemoryLimitError: There never will be.
         """
+        self._held = nbytes
         self._give_all_but(nbytes // self._step)
         while len(self._tickets) < nbytes // self._step:
             self._tickets.append(await self._budget.charge_only(self._account, self._step))
@@ -46,6 +69,7 @@ class OutsideSlabs:
 
     def close(self) -> None:
         """The stage holds nothing any more."""
+        self._held = 0
         self._give_all_but(0)
 
 

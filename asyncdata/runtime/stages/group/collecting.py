@@ -19,6 +19,7 @@ from asyncdata.memory.advance import EMPTY, Mark, Marks
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import Column
 from asyncdata.memory.slabs import Slab
+from asyncdata.runtime.memory.outside_slabs import OutsideSlabs
 from asyncdata.runtime.stage import BLOCK_ROWS, Pause, Stage, StageContext
 from asyncdata.runtime.state.marker import MARK_EVERY, Marker
 
@@ -54,13 +55,15 @@ class Collector:
     """Input rows on their way to becoming batches, with the state at the borders of batches.
 
     Args:
+        context: Of the stage.
         upstream: The input.
         sizes: Elements of the batches, in turn.
         drop_remainder: Whether a last batch that is smaller than its size is left out.
     """
 
-    def __init__(self, upstream: Stage, sizes: Sequence[int], *, drop_remainder: bool) -> None:
+    def __init__(self, context: StageContext, upstream: Stage, sizes: Sequence[int], *, drop_remainder: bool) -> None:
         self._upstream = upstream
+        self._outside = OutsideSlabs(context.budget, context.rows)
         self._sizes = sizes
         self._drop = drop_remainder
         self._parts: list[Block] = []
@@ -90,6 +93,7 @@ class Collector:
             else:
                 self._parts.append(block)
                 self._rows += len(block)
+                await self._outside.add(block)
         if not self._parts:
             return None
         joined, self._parts = Block.concat(self._parts), []
@@ -101,6 +105,7 @@ class Collector:
         if rows < len(joined):
             joined, rest = joined.split(rows)
             self._parts = [rest]
+        self._outside.drop(joined)
         self._rows -= rows
         before = self._marker.rows
         starts = range(0, rows, size)
@@ -116,7 +121,7 @@ class Collector:
 
     def foresee(self) -> Foreseen:
         """Elements of the largest batch, rows that wait, and their bytes."""
-        nbytes = sum(part.payload_bytes(len(part)) for part in self._parts)
+        nbytes = sum(part.payload_bytes(len(part)) for part in self._parts) + self._outside.charged_bytes
         return Foreseen(max(self._sizes), self._rows, nbytes, max(self._sizes))
 
     def movable(self) -> list[Column]:
@@ -126,6 +131,7 @@ class Collector:
     def release(self) -> None:
         """Gives back what has been collected."""
         self.rest().release()
+        self._outside.close()
 
 
 class CollectingStage(Stage):
@@ -146,7 +152,7 @@ class CollectingStage(Stage):
 
     def __init__(self, context: StageContext, upstream: Stage, sizes: Sequence[int], *, drop_remainder: bool) -> None:
         super().__init__(context, (upstream,))
-        self._collector = Collector(upstream, sizes, drop_remainder=drop_remainder)
+        self._collector = Collector(context, upstream, sizes, drop_remainder=drop_remainder)
         self._budget = context.budget
         self._account = context.tasks
         self._rows_account = context.rows

@@ -21,6 +21,7 @@ from asyncdata.memory.advance import NO_ORIGINS, Advance, Fold, Mark, Marks, Row
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import Column, RefColumn
 from asyncdata.runtime.memory.evacuate import Evacuator
+from asyncdata.runtime.memory.outside_slabs import OutsideSlabs
 from asyncdata.runtime.stage import Stage, StageContext, close_all
 from asyncdata.runtime.stages.group.materialized import Materialized
 from asyncdata.runtime.state.marker import MARK_EVERY
@@ -103,6 +104,7 @@ class GroupByWindowStage(Stage):
         self._reduce = reduce
         self._rows_account = context.rows
         self._evacuate = Evacuator(context.budget, self._rows_account)
+        self._outside = OutsideSlabs(context.budget, self._rows_account)
         self._guard = context.guard
         self._sizes: dict[int, int] = {}
         self._groups: dict[int, _Group] = {}
@@ -132,7 +134,7 @@ class GroupByWindowStage(Stage):
         if self._window is not None:
             sizes.append(len(self._window.block))
             parts.append(self._window.block)
-        nbytes = sum(part.payload_bytes(len(part)) for part in parts)
+        nbytes = sum(part.payload_bytes(len(part)) for part in parts) + self._outside.charged_bytes
         return Foreseen(sum(sizes), sum(map(len, parts)), nbytes, max(sizes, default=0))
 
     async def _pull(self, limit: int) -> Block | None:
@@ -154,6 +156,7 @@ class GroupByWindowStage(Stage):
         assert window.inner is not None
         block = await window.inner.pull(limit)
         if block is None:
+            self._outside.drop(window.block)
             await window.aclose()
             self._window = None
             return None
@@ -220,6 +223,7 @@ class GroupByWindowStage(Stage):
         elif len(block):
             self._pending = block
             self._since_evacuation += len(block)
+            await self._outside.add(block)
         else:
             self._fold.feed(block.advance)
 
@@ -227,7 +231,9 @@ class GroupByWindowStage(Stage):
         """Goes on without the element for which the key function failed, or raises its error."""
         assert self._pending is not None
         head = self._pending.advance.split(1)[0]
+        self._outside.drop(self._pending)
         _, rest = leave_out(self._pending, error, self._guard)
+        self._outside.put_back(rest)
         self._error = self._pending = None
         self._fold.feed(head)
         if len(rest):
@@ -318,6 +324,7 @@ class GroupByWindowStage(Stage):
             for part in group.parts:
                 part.release()
         self._groups.clear()
+        self._outside.close()
         window = self._window
         try:
             if window is not None:

@@ -25,6 +25,7 @@ from asyncdata.memory.advance import EMPTY, Advance, Mark, Rows
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColumn
 from asyncdata.memory.structure import LEAF, RaggedOf, Structure, leaf_count
+from asyncdata.runtime.memory.outside_slabs import OutsideSlabs
 from asyncdata.runtime.stage import BLOCK_ROWS, Stage, StageContext
 from asyncdata.runtime.stages.group.materialized import Materialized
 from asyncdata.runtime.stages.sources.arrays import block_of_elements
@@ -77,6 +78,7 @@ class WindowStage(Stage):
         self._marker = Marker(follows=True)
         self._most = 1
         self._copies: list[Ticket] = []
+        self._outside = OutsideSlabs(self._budget, self._rows_account)
         self._rows_account.foresee = self._foresee
         self._budget.holders[self] = None
 
@@ -90,7 +92,7 @@ class WindowStage(Stage):
 
     def _foresee(self) -> Foreseen:
         held = [block for block in (self._private, *self._fresh) if block is not None]
-        rows, nbytes = sum(map(len, held)), sum(block.nbytes for block in held)
+        rows, nbytes = sum(map(len, held)), sum(block.nbytes for block in held) + self._outside.charged_bytes
         return Foreseen(self._span, rows, nbytes, len(self._steps))
 
     async def _pull(self, limit: int) -> Block | None:
@@ -142,6 +144,7 @@ class WindowStage(Stage):
         else:
             self._fresh.append(block)
             self._rows += len(block)
+            await self._outside.add(block)
 
     # --- output ------------------------------------------------------------------------------------------------
 
@@ -181,6 +184,7 @@ class WindowStage(Stage):
         count = len(starts)
         stops = np.minimum(starts + min(self._shift, self._span), self._rows).tolist()
         head, rest = held.split(stops[-1])
+        self._outside.drop(head)
         before = self._marker.rows
         marks = self._marker.after(
             head.advance, count, lambda row, state: {"window": before + row, "input": state}, starts
@@ -218,6 +222,7 @@ class WindowStage(Stage):
                 block.release()
         self._private, self._rows = None, 0
         self._fresh.clear()
+        self._outside.close()
 
     @property
     def draining(self) -> bool:

@@ -25,7 +25,7 @@ from asyncdata.memory.block import Block
 from asyncdata.memory.columns import ArrayColumn, Column, RefColumn, alike, concat, merge
 from asyncdata.memory.structure import LEAF, Structure
 from asyncdata.runtime.memory.evacuate import Evacuator
-from asyncdata.runtime.memory.outside_slabs import OutsideSlabs, bytes_outside
+from asyncdata.runtime.memory.outside_slabs import OutsideSlabs
 from asyncdata.runtime.stage import BLOCK_ROWS, Stage, StageContext
 from asyncdata.runtime.stages.order.draws import drained, exchange, pop, swapped, turns
 from asyncdata.runtime.stages.order.history_columns import replaced, used_of, with_history
@@ -66,9 +66,6 @@ is behind a mark is read again, and a mark takes some time for each element of t
 _MARKS: Final = 8
 """While a buffer gets other elements, as many as it has, where marks say where they lie."""
 
-
-_TIMES: Final = 2
-"""What lies outside of slabs is there twice while the blocks of a full buffer are put together."""
 
 _ROW_BYTES: Final = 56
 """For each element: its number, and a mark that says where it lies."""
@@ -114,7 +111,6 @@ class ShuffleStage(Stage):
         self._account = context.kept
         self._evacuate = Evacuator(self._budget, self._account)
         self._outside = OutsideSlabs(self._budget, self._account)
-        self._outside_bytes = 0
         self._since_evacuation = 0
         self._used_before = 0
         self._filling: list[Block] = []
@@ -179,7 +175,7 @@ class ShuffleStage(Stage):
 
     def _foresee(self) -> Foreseen:
         held = sum(column.nbytes for column in self._columns[:-2])
-        return Foreseen(self._size, self._kept, self._filling_bytes + held + self._outside_bytes)
+        return Foreseen(self._size, self._kept, self._filling_bytes + held + self._outside.charged_bytes)
 
     @property
     def _kept(self) -> int:
@@ -189,9 +185,7 @@ class ShuffleStage(Stage):
     async def _add(self, block: Block) -> None:
         """One more block of a buffer that is being filled."""
         self._block = block
-        each = _ROW_BYTES if block.advance.used is None else _TRACKED_BYTES
-        self._outside_bytes += _TIMES * bytes_outside(block) + each * len(block)
-        await self._outside.hold(self._outside_bytes)
+        await self._outside.add(block, _ROW_BYTES if block.advance.used is None else _TRACKED_BYTES)
         self._block = None
         self._filling.append(block)
         # Asked for with every block, of which there may be as many as rows.
@@ -229,8 +223,7 @@ class ShuffleStage(Stage):
     async def _pull_lying(self, lying: LyingBuffer, limit: int) -> Block | None:
         """`_pull`, as long as rows of the buffer lie elsewhere."""
         if not lying.begun:
-            self._outside_bytes = _LYING_BYTES * len(self)
-            await self._outside.hold(self._outside_bytes)
+            await self._outside.hold(_LYING_BYTES * len(self))
             self._read_ahead(lying)
         if not self._full:
             await self._fill_behind(lying)

@@ -21,7 +21,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 
-from asyncdata.errors import UnbatchableError
+from asyncdata.errors import MemoryLimitError, UnbatchableError
 from asyncdata.memory.advance import EMPTY, Mark, Marks, Rows
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import Column
@@ -221,6 +221,8 @@ class WorkerStage(Stage):
     async def _collect_batch(self, collector: Collector) -> Block | None:
         try:
             found = await collector.collect(1)
+        except MemoryLimitError:
+            raise  # there is even less for tasks
         except Exception as error:
             # The functions are called for the rows in front all the same: one may fail before that.
             rest = collector.rest()

@@ -97,13 +97,14 @@ def pooled(
             stack=outcome == "batch",
             skip=policy is not None,
         )
+        context = bench.context("map", ordered=ordered, guard=None if policy is None else guard(bench, **policy))
         return WorkerStage(
-            bench.context("map", ordered=ordered, guard=None if policy is None else guard(bench, **policy)),
+            context,
             source,
             executor=ThreadExecutor(bench, bench.arena, program),
             outcome=outcome,
             parallelism=3,
-            collector=Collector(source, (size,), drop_remainder=drop) if outcome == "batch" else None,
+            collector=Collector(context, source, (size,), drop_remainder=drop) if outcome == "batch" else None,
             first_rows=first_rows,
         )
 
