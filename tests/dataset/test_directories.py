@@ -262,6 +262,8 @@ def test_an_order_without_a_seed_is_resumed(folder: Path, what: str) -> None:
         with same.iterator() as again:
             again.load_state_dict(state)
             assert [repr(element) for element in again] == rest
+    with pytest.raises(ad.StateError, match=rf"Without a seed, {what[:-1]}_dataset_from_directory puts files in another"):
+        unseeded(folder, what, batch_size=None).iterator(state=state).close()
 
 
 def test_datasets_of_directories_that_a_function_makes_follow_from_the_seed_of_the_pipeline(folder: Path) -> None:

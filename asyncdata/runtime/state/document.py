@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from asyncdata.errors import StateError
 from asyncdata.memory.advance import State
-from asyncdata.plan.node import Node
+from asyncdata.plan.node import Node, walk
 from asyncdata.planner.fingerprint import drawn_seeds, fingerprint, first_unlike
 from asyncdata.planner.sharing import shard_name, shards_of
 from asyncdata.runtime.state import listings, skipped
@@ -195,7 +195,7 @@ def from_document(document: Mapping[str, Any], plan: Node) -> SavedState:
         exact = document[VERSION_KEY] >= _EXACT_SINCE
         unlike = first_unlike(fingerprint(plan, exact=exact), [str(line) for line in document["plan"]])
         if unlike is not None:
-            raise StateError(f"the state is of another pipeline: {unlike}")
+            raise StateError(f"the state is of another pipeline: {unlike}{_cure(plan)}")
         _check_shards(document["shards"], shards_of(plan))
         state = from_json(document["state"])
         numbers = [document[name] for name in ("epoch", "position", "seed")]
@@ -226,6 +226,12 @@ def from_document(document: Mapping[str, Any], plan: Node) -> SavedState:
         division=division,
         caches=caches,
     )
+
+
+def _cure(plan: Node) -> str:
+    """What to do about files in another order than before, in words."""
+    names = [name for node in walk(plan) if (name := getattr(node, "drawn_by", None)) is not None]
+    return f". Without a seed, {names[0]} puts files in another order in every process: give it one" if names else ""
 
 
 def _check_shards(there: Any, here: list[list[int]]) -> None:
