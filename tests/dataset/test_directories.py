@@ -262,7 +262,7 @@ def test_an_order_without_a_seed_is_resumed(folder: Path, what: str) -> None:
         with same.iterator() as again:
             again.load_state_dict(state)
             assert [repr(element) for element in again] == rest
-    with pytest.raises(ad.StateError, match=rf"Without a seed, {what[:-1]}_dataset_from_directory puts files in another"):
+    with pytest.raises(ad.StateError, match=rf"Without a seed, {what[:-1]}_dataset_from_directory puts files"):
         unseeded(folder, what, batch_size=None).iterator(state=state).close()
 
 
