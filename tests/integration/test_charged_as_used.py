@@ -272,7 +272,7 @@ def itself(*element: Any) -> Any:
 
 def contents(*windows: Any) -> ad.Dataset:
     """What a window holds."""
-    if isinstance(windows[0], dict):
+    if isinstance(windows[0], dict | tuple):
         return ad.Dataset.zip(*windows)
     return ad.Dataset.zip(windows) if len(windows) > 1 else windows[0]
 

@@ -105,13 +105,14 @@ def test_rows_that_are_needed_first_are_in_short_spans(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(samples(20, 500)))
 def test_sizes_are_guessed_from_offsets(seed: int) -> None:
     """Of records of one size the guess is right, where two rows of a file tell."""
-    places = drawn(seed, 1 + seed % 60, same_size=True)
+    places = drawn(seed, 41 + seed % 60, same_size=True)
     known = places.spans(5000)
     places.sizes[:] = 0
     guessed = places.spans(5000)
-    if len(places) > 40:
-        assert [span[:4] for span in guessed] == [span[:4] for span in known]
-    assert all(span.nbytes > 0 for span in guessed)
+    assert [span[:3] for span in guessed] == [span[:3] for span in known]
+    # The last row of a span may be longer than others.
+    more = [guess.nbytes - span.nbytes for guess, span in zip(guessed, known, strict=True)]
+    assert set(more) == {4 * 116}
 
 
 @pytest.mark.parametrize("count", [0, 1, 30, 5000])
