@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import io
 import pickle
-from types import BuiltinFunctionType, FunctionType
+from types import BuiltinFunctionType, FunctionType, SimpleNamespace
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from asyncdata.errors import PipelineError
 from asyncdata.memory.accounts import Account, Kind
 from asyncdata.memory.advance import Rows
 from asyncdata.memory.arena import GRANULE
@@ -37,6 +38,8 @@ _MOST_SLAB_BYTES: Final = 1 << 20
 _AHEAD_PART: Final = 16
 """Of the limit: reserved for elements that were made ahead."""
 _NUMBERS: Final = (int, float, complex, np.number, np.bool_)
+_LARGE_BYTES: Final = 1 << 20
+"""Larger pickles are made twice: once to know their size, and again in the arena."""
 _NONE: Final = pickle.dumps(None, pickle.HIGHEST_PROTOCOL)
 _THIN: Final = 9 / 8
 """Small rows move out of slabs that are so much larger than all that is in them."""
@@ -49,11 +52,11 @@ class _Loose:
         steps: What each row takes.
     """
 
-    def __init__(self, sizes: Rows, leaf: Leaf | None, leaves: list[Leaf], items: Any) -> None:
+    def __init__(self, sizes: Rows, leaf: Leaf | None, leaves: list[Leaf], items: Any, *, joins: bool = True) -> None:
         self._items = items
         self._leaf = leaf
         self._leaves = leaves
-        self._joins = all(each.kind != "array" for each in (leaves if leaf is None else [leaf]))
+        self._joins = joins and all(each.kind != "array" for each in (leaves if leaf is None else [leaf]))
         # An empty row begins inside the slab, too.
         self.steps: Rows = np.maximum(sizes, 1) if self._joins else -(-np.maximum(sizes, 1) // ALIGN) * ALIGN
         self._rows = np.stack((self.steps, sizes), axis=1)
@@ -66,7 +69,9 @@ class _Loose:
         items = self._items[start:stop]
         if not self._joins:
             for (offset, size), item in zip(rows.tolist(), items, strict=True):
-                if isinstance(item, bytes):
+                if isinstance(item, _Large):
+                    item.write_into(arena[offset : offset + size].data)
+                elif isinstance(item, bytes):
                     arena[offset : offset + size] = np.frombuffer(item, np.uint8)
                 else:
                     arena[offset : offset + size].view(item.dtype).reshape(item.shape)[...] = item
@@ -264,7 +269,8 @@ def _loose(column: Column) -> _Loose | None:
     payloads = [payload for _, payload in rows]
     sizes = np.array([len(data) if isinstance(data, bytes) else data.nbytes for data in payloads], np.int64)
     same = all(leaf == leaves[0] for leaf in leaves)
-    return _Loose(sizes, leaves[0] if same else None, leaves, payloads)
+    joins = not any(isinstance(data, _Large) for data in payloads)
+    return _Loose(sizes, leaves[0] if same else None, leaves, payloads, joins=joins)
 
 
 def _as_row(item: Any) -> tuple[Leaf, Any]:
@@ -280,9 +286,65 @@ def _as_row(item: Any) -> tuple[Leaf, Any]:
         return OBJECT, _NONE  # usual among other values
     if isinstance(item, tuple | dict):
         raise pickle.PicklingError  # elements nest differently, which whoever batches them wants to see
-    data = io.BytesIO()
+    data = _Beginning()
     _PlainPickler(data, pickle.HIGHEST_PROTOCOL).dump(item)
-    return OBJECT, data.getvalue()
+    return OBJECT, data.getvalue() if data.is_whole else _Large(item, data.nbytes)
+
+
+class _Beginning(io.BytesIO):
+    """Keeps what is written as long as that is little, and counts all of it.
+
+    Attributes:
+        nbytes: So much was written.
+    """
+
+    nbytes = 0
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether everything was kept."""
+        return self.nbytes <= _LARGE_BYTES
+
+    def write(self, data: Any) -> int:
+        """As a file does."""
+        nbytes = memoryview(data).nbytes  # of whatever has a buffer
+        self.nbytes += nbytes
+        if self.is_whole:
+            return super().write(data)
+        self.truncate(0)
+        return nbytes
+
+
+class _Large:
+    """An object whose pickle is written where there is room for it, instead of being copied there.
+
+    Args:
+        item: The object.
+        nbytes: Of its pickle.
+    """
+
+    def __init__(self, item: Any, nbytes: int) -> None:
+        self._item = item
+        self.nbytes = nbytes
+
+    def write_into(self, target: memoryview) -> None:
+        """Pickles the object.
+
+        Raises:
+            PipelineError: It has become larger.
+        """
+        at = 0
+
+        def write(data: Any) -> int:
+            nonlocal at
+            content = memoryview(data).cast("B")
+            if at + len(content) > len(target):
+                raise PipelineError("an element was changed while it was passed on")
+            target[at : at + len(content)] = content
+            at += len(content)
+            return len(content)
+
+        _PlainPickler(SimpleNamespace(write=write), pickle.HIGHEST_PROTOCOL).dump(self._item)
 
 
 class _PlainPickler(pickle.Pickler):

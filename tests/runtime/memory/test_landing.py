@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from asyncdata.memory.arena import GRANULE
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import ObjectColumn, RefColumn
 from asyncdata.memory.leaf import Leaf
+from asyncdata.memory.slabs import Slab
 from asyncdata.runtime.memory.landing import Landing, LandingAhead, NoRoomError
 from asyncdata.runtime.stages.sources.arrays import block_of_elements, source_origin
 from tests.runtime.stages.laws import LIMIT_BYTES, Bench
@@ -83,6 +85,56 @@ async def test_elements_are_the_same_and_everything_is_given_back(seed: int) -> 
         block.release()
     landing.close()
     assert not bench.rows.used
+    await bench.put_back(None)
+
+
+LARGE: dict[str, Any] = {
+    "bytes": [b"a" * 3_000_000, b"b" * 70_000, b"c"],
+    "texts": ["é" * 5000] * 3 + [f"{n}é" * 5000 for n in range(100)],
+    "numbers": list(range(400_000)),
+    "arrays": [np.arange(300_000.0).reshape(300, 1000).T, np.arange(9)[::2], np.zeros(200_000, ">i4")],
+    "objects": np.array([b"x" * 600_000, None, [b"y" * 600_000]], object),
+    "byte arrays": [bytearray(1_200_000), bytearray(3)],
+}
+
+
+@pytest.mark.parametrize("kind", LARGE)
+async def test_a_large_object_is_pickled_where_there_is_room_for_it(kind: str) -> None:
+    """Beside small ones; it takes no memory besides."""
+    bench = Bench()
+    landing = Landing(bench.budget, bench.rows)
+    elements = [LARGE[kind], [b"small"], LARGE[kind], None]
+    block = block_of_elements(list(elements), source_origin(0, 0, len(elements)), EMPTY)
+    if kind == "bytes":
+        tracemalloc.start()
+    await landing(block)
+    if kind == "bytes":
+        assert tracemalloc.get_traced_memory()[1] < 1_500_000
+        tracemalloc.stop()
+    assert all(isinstance(column, RefColumn) for column in block.columns)
+    assert repr(block.elements()) == repr(elements)
+    block.release()
+    landing.close()
+    assert not bench.rows.used
+    await bench.put_back(None)
+
+
+async def test_an_element_that_grows_meanwhile_is_an_error() -> None:
+    """Nothing is written behind its end."""
+    bench = Bench()
+    element = [b"a" * 2_000_000]
+
+    class Waiting(Landing):
+        async def _take(self, nbytes: int) -> Slab:
+            element.append(b"b" * 100_000)
+            return await super()._take(nbytes)
+
+    landing = Waiting(bench.budget, bench.rows)
+    block = block_of_elements([element], source_origin(0, 0, 1), EMPTY)
+    with pytest.raises(ad.PipelineError, match="changed while it was passed on"):
+        await landing(block)
+    block.release()
+    landing.close()
     await bench.put_back(None)
 
 
