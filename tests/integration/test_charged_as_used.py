@@ -31,8 +31,8 @@ from tests.samples import samples
 MIB: Final = 1 << 20
 LIMIT: Final = 32 * MIB
 NOISE: Final = 8 * MIB
-"""What interpreters allocate besides: code that is used for the first time, threads' stacks, and what the allocator keeps
-of objects that are gone."""
+"""What interpreters allocate besides: code that is used for the first time, threads' stacks, and what the allocator
+keeps of objects that are gone."""
 
 
 class Pair(NamedTuple):
