@@ -25,12 +25,15 @@ from asyncdata.memory.advance import EMPTY, Advance, Mark, Rows
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColumn
 from asyncdata.memory.structure import LEAF, RaggedOf, Structure, leaf_count
+from asyncdata.runtime.memory.heap import trim_heap
 from asyncdata.runtime.memory.outside_slabs import OutsideSlabs
 from asyncdata.runtime.stage import BLOCK_ROWS, Stage, StageContext
 from asyncdata.runtime.stages.group.materialized import Materialized
 from asyncdata.runtime.stages.sources.arrays import block_of_elements
 from asyncdata.runtime.state.marker import Marker
 
+_TRIM_PART: Final = 16
+"""Copies of more than one part in so many of the limit are given back to the system when they are gone."""
 _SHARE: Final = 16
 """Windows of one pull take one part in so many of the memory limit, or are one."""
 
@@ -120,8 +123,11 @@ class WindowStage(Stage):
 
     def _give_copies(self) -> None:
         copies, self._copies = self._copies, []
+        nbytes = sum(ticket.nbytes for ticket in copies)
         for ticket in copies:
             self._budget.give(ticket)
+        if nbytes > self._budget.limit // _TRIM_PART:
+            trim_heap()
 
     # --- input -------------------------------------------------------------------------------------------------
 
