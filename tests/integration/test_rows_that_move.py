@@ -132,14 +132,14 @@ def test_elements_are_the_same(source: str, step: str, tmp_path: Path, monkeypat
             return type(error)  # elements that do not go together
 
     expected = outcome()
-    charge_only = Budget.charge_only
+    granted = Budget._granted
     moved = 0
 
     async def moving(self: Budget, account: Account, nbytes: int) -> Ticket:
         nonlocal moved
         moved += _shake(self)
-        return await charge_only(self, account, nbytes)
+        return await granted(self, account, nbytes)
 
-    monkeypatch.setattr(Budget, "charge_only", moving)
+    monkeypatch.setattr(Budget, "_granted", moving)
     assert outcome() == expected
     assert moved or isinstance(expected, type) or source in {"results", "records"}
