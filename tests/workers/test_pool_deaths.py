@@ -76,7 +76,8 @@ async def test_a_task_whose_worker_dies_runs_again_from_the_start(
         (handlers.kill_me, b"%d" % signal.SIGTERM, "killed by SIGTERM"),
         (handlers.exit_now, b"3", "exited with code 3"),
         (handlers.exit_now, b"0", "exited with code 0"),
-        (handlers.close_everything, b"", "killed by SIGKILL"),
+        # It may notice first that nobody is there any more.
+        (handlers.close_everything, b"", "killed by SIGKILL|exited with code 0"),
     ],
 )
 @pytest.mark.parametrize("retries", [0, 1])
