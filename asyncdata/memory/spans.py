@@ -196,9 +196,9 @@ class SpanAllocator:
             self._evict_oldest()
 
     def leave(self, nbytes: int) -> list[tuple[int, int]]:
-        """So many bytes of the limit are taken elsewhere from now on; returns the ranges to punch for them."""
-        self._elsewhere = nbytes
-        return self.trim(max(0, self._limit - nbytes - self._used))
+        """So many more bytes of the limit (fewer if negative) lie elsewhere; returns the ranges to punch for them."""
+        self._elsewhere += nbytes
+        return self.trim(max(0, self._limit - self._elsewhere - self._used))
 
     def trim(self, keep_bytes: int = 0) -> list[tuple[int, int]]:
         """Evicts cached spans, oldest first, until at most ``keep_bytes`` are cached; returns the ranges to punch."""

@@ -15,6 +15,7 @@ from asyncdata.memory.accounts import Account, Ticket
 from asyncdata.memory.columns import RefColumn
 from asyncdata.runtime.memory.budget import Budget
 from asyncdata.runtime.memory.evacuate import move_rows, spaces
+from asyncdata.runtime.memory.table_strings import strings_of_tables
 
 MIB = 1 << 20
 COUNT = 60
@@ -48,6 +49,10 @@ def _records(folder: Path) -> ad.Dataset:
     return ad.Dataset.from_tensor_slices(paths).interleave(ad.TFRecordDataset, 2)
 
 
+def _joined(*leaves: Any) -> ad.Dataset:
+    return ad.Dataset.zip(leaves) if len(leaves) > 1 else leaves[0]
+
+
 SOURCES: dict[str, Callable[[Path], ad.Dataset]] = {
     "arrays": lambda _: ad.Dataset.range(COUNT).map(wide),
     "nests": lambda _: ad.Dataset.range(COUNT).map(pair),
@@ -73,6 +78,12 @@ OF_ARRAYS: dict[str, Callable[[ad.Dataset], ad.Dataset]] = {
     "mapped": lambda ds: ds.shuffle(20, seed=1).map(first, 4, executor="thread").shuffle(9, seed=2).batch(5),
     "mapped batches": lambda ds: ds.shuffle(20, seed=1).map(first, 4, executor="thread").batch(5),
 }
+OF_BATCHES: dict[str, Callable[[ad.Dataset], ad.Dataset]] = {
+    "shuffled": lambda ds: ds.shuffle(20, seed=1).batch(3).shuffle(9, seed=2),
+    "split": lambda ds: ds.batch(4).shuffle(7, seed=1).unbatch().shuffle(9, seed=2).batch(5),
+    "of batches": lambda ds: ds.shuffle(20, seed=1).batch(3, drop_remainder=True).shuffle(9, seed=2).batch(2),
+    "in windows": lambda ds: ds.batch(3).shuffle(9, seed=1).window(3, shift=2).flat_map(_joined),
+}
 
 
 def _plain(value: Any) -> Any:
@@ -94,8 +105,10 @@ def _shake(budget: Budget) -> int:
         column
         for holder in list(budget.holders)
         for column in holder.movable()
-        if isinstance(column, RefColumn) and len(column) and (column.leaf is None or column.leaf.kind != "table")
+        if isinstance(column, RefColumn) and len(column)
     ]
+    tables = strings_of_tables(columns, slabs) if columns else []
+    columns += [strings.column for strings in tables]
     counts = Counter(index for column in columns for index in slabs.of_rows(column.rows[:, 0]).tolist())
     whole = {index for index, count in counts.items() if slabs.holds(slabs.slab(index)) == count}
     before = [slabs.slab(index) for index in whole]
@@ -106,6 +119,8 @@ def _shake(budget: Budget) -> int:
     for column, places, target in zip(columns, chosen, targets, strict=True):
         if len(places):
             move_rows(column, places, spaces(column)[places], target.offset)
+    for strings in tables:
+        strings.write_tables()
     alive = set(map(id, slabs.alive()))
     for slab in before:
         assert id(slab) not in alive
@@ -117,6 +132,7 @@ def _shake(budget: Budget) -> int:
 
 CASES = [(source, step) for source in SOURCES for step in STEPS]
 CASES += [(source, step) for source in ("alike", "results") for step in OF_ARRAYS]
+CASES += [(source, step) for source in ("alike", "records") for step in OF_BATCHES]
 
 
 @pytest.mark.parametrize(("source", "step"), CASES)
@@ -125,7 +141,7 @@ def test_elements_are_the_same(source: str, step: str, tmp_path: Path, monkeypat
     options = ad.Options(memory_limit_bytes=64 * MIB, num_workers=0, num_threads=2, chunk_bytes=MIB)
 
     def outcome() -> Any:
-        dataset = {**STEPS, **OF_ARRAYS}[step](SOURCES[source](tmp_path))
+        dataset = {**STEPS, **OF_ARRAYS, **OF_BATCHES}[step](SOURCES[source](tmp_path))
         try:
             return [_plain(element) for element in dataset.with_options(options)]
         except ad.AsyncdataError as error:

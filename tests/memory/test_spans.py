@@ -126,8 +126,8 @@ class Arena(RuleBasedStateMachine):
     @rule(share=st.floats(0.0, 1.2))
     def leave(self, share: float) -> None:
         """What is taken elsewhere is not cached; it comes back when it is not needed there any more."""
-        self.elsewhere = int(self.limit * share)
-        self.punch(self.spans.leave(self.elsewhere))
+        before, self.elsewhere = self.elsewhere, int(self.limit * share)
+        self.punch(self.spans.leave(self.elsewhere - before))
 
     @rule(share=st.floats(0.0, 1.0))
     def everything_back(self, share: float) -> None:

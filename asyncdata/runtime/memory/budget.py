@@ -124,7 +124,6 @@ class Budget:
         self._looking = False
         space = arena.nbytes if stop is None else stop
         self._allocator = SpanAllocator(space, limit_bytes, GRANULE, start=start)
-        self._elsewhere = 0
         self.slabs = Slabs(arena, self._allocator, self._freed)
         self.kept = LentSlabs()
         self.holders: WeakKeyDictionary[Holder, None] = WeakKeyDictionary()
@@ -251,8 +250,7 @@ class Budget:
 
     def _leave(self, nbytes: int) -> None:
         """Pages of the arena that nobody uses make room for what lies elsewhere."""
-        self._elsewhere += nbytes
-        for offset, size in self._allocator.leave(self._elsewhere):
+        for offset, size in self._allocator.leave(nbytes):
             self.slabs.arena.punch(offset, size)
 
     def take_now(self, account: Account, nbytes: int) -> Slab | None:
