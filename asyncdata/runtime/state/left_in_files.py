@@ -10,8 +10,8 @@ each with few elements: what is done to them is done to all at once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,9 @@ from asyncdata.runtime.state.places import Places
 _MOST_PARTS: Final = 1024
 """Blocks of elements that are kept until it is looked which of them were delivered."""
 
+_AT_ONCE: Final = 1 << 16
+"""Elements of which it is looked together whether they were delivered."""
+
 _DENSE: Final = 1.25
 """If elements lie closer together, all of them are read."""
 
@@ -30,55 +33,58 @@ _REQUEST_BYTES: Final = 1 << 15
 
 _POSITION_BITS: Final = 40
 
+_NO_ROWS: Final = np.empty(0, np.int64)
+
 _NOTHING_LEFT: Final = np.iinfo(np.int64).max
 
 _MOST_SPREAD: Final = 1 << 12
 """If the numbers of tracks lie closer together, they are looked up in a table."""
 
 
-class Undelivered(NamedTuple):
+class Undelivered:
     """What was not delivered of tracks.
 
-    Attributes:
+    Args:
         numbers: Of the tracks, in ascending order.
         at: The first position of each that was not delivered.
         later: Positions behind it that were, in ascending order, of each.
     """
 
-    numbers: Rows
-    at: Rows
-    later: Sequence[Rows]
+    __slots__ = ("_at", "_later", "_numbers")
+
+    def __init__(self, numbers: Rows, at: Rows, later: Sequence[Rows]) -> None:
+        self._numbers = numbers
+        # Of a track that is not known any more the index is the last one, which says that all was delivered.
+        self._at = np.append(at, _NOTHING_LEFT)
+        counts = [len(each) for each in later]
+        self._later = np.concatenate([_NO_ROWS, *later])
+        self._later += np.repeat(np.arange(len(counts)) << _POSITION_BITS, counts)
 
     def select(self, pairs: Rows) -> Rows:
         """Which of these (track, position) are not delivered, by both; none of tracks that are not known any more."""
         track, position = self._index(pairs[:, 0]), pairs[:, 1]
-        # Of a track that is not known any more the index is the last one, which says that all was delivered.
-        left = np.flatnonzero(position >= np.append(self.at, _NOTHING_LEFT)[track])
+        left = np.flatnonzero(position >= self._at[track])
         keys = (track[left] << _POSITION_BITS) + position[left]
         order = np.argsort(keys, kind="stable")  # which finds that blocks are in order
         known, keys = left[order], keys[order]
-        counts = [len(later) for later in self.later]
-        if any(counts) and len(keys):
-            delivered = np.concatenate(self.later) + np.repeat(np.arange(len(counts)) << _POSITION_BITS, counts)
-            place = np.minimum(keys.searchsorted(delivered), len(keys) - 1)
-            is_left = np.ones(len(keys), bool)
-            is_left[place[keys.take(place) == delivered]] = False
-            known = known[is_left]
+        if len(self._later):
+            place = np.minimum(self._later.searchsorted(keys), len(self._later) - 1)
+            known = known[self._later.take(place) != keys]
         rows: Rows = known
         return rows
 
     def _index(self, numbers: Rows) -> Rows:
         """Which of the tracks these are; -1 for those that are not known."""
-        first, last = int(self.numbers[0]), int(self.numbers[-1])
+        first, last = int(self._numbers[0]), int(self._numbers[-1])
         if last - first < _MOST_SPREAD:
             # One place for each number, and one at the end for those that are not among them.
             places = np.full(last - first + 2, -1)
-            places[self.numbers - first] = np.arange(len(self.numbers))
+            places[self._numbers - first] = np.arange(len(self._numbers))
             near = numbers - first
             np.clip(near, -1, last - first + 1, out=near)
             return places.take(near)
-        index = np.minimum(np.searchsorted(self.numbers, numbers), len(self.numbers) - 1)
-        return np.where(self.numbers[index] == numbers, index, -1)
+        index = np.minimum(np.searchsorted(self._numbers, numbers), len(self._numbers) - 1)
+        return np.where(self._numbers[index] == numbers, index, -1)
 
 
 class LeftInFiles:
@@ -117,10 +123,25 @@ class LeftInFiles:
 
     def forget(self, undelivered: Undelivered) -> None:
         """Lets go of what was delivered."""
-        places = Places.concat(self._parts)
-        kept = undelivered.select(_pairs(places))
-        self._parts = [places.chosen(kept)] if len(kept) else []
-        self._kept, self._added = len(kept), 0
+        kept = []
+        for places in self._taken_in_turn():
+            rows = undelivered.select(_pairs(places))
+            if len(rows):
+                kept.append(places.chosen(rows))
+        if len(kept) > 1:
+            places = Places.concat(kept)
+            kept = [places.chosen(undelivered.select(_pairs(places)))]
+        self._parts = kept
+        self._kept, self._added = sum(map(len, kept)), 0
+
+    def _taken_in_turn(self) -> Iterator[Places]:
+        """Some parts at a time, which are not needed any more: all of them together would be there twice."""
+        parts, self._parts = self._parts[::-1], []
+        while parts:
+            group, rows = [parts.pop()], 0
+            while parts and (rows := rows + len(group[-1])) < _AT_ONCE:
+                group.append(parts.pop())
+            yield Places.concat(group)
 
     @property
     def places(self) -> Places | None:
