@@ -72,11 +72,13 @@ class PickedRows(Node):
         source: Reads all elements.
         places: Where the elements lie, see `asyncdata.runtime.state.places`.
         parts: Of several sources, each reads those of these elements that its files have.
+        stage: What reads them already; None: they are still to be read.
     """
 
     source: Node
     places: Any
     parts: int = 1
+    stage: Any = None
 
     @property
     def steps(self) -> int:

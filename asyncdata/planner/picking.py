@@ -3,9 +3,10 @@
     files ─▶ interleave ─▶ filter ─▶ map ─▶ shuffle      rows of the buffer, from somewhere before the oldest of them on
              PickedRows ───────────▶ map ─▶ shuffle      the same rows, from where they lie
 
-A step that only drops or mixes elements has nothing to do for elements that have passed it. Elements of several
-datasets are read of each of them. `enumerate` gets the numbers that it had given, if the shuffle counts elements as it
-did. If a step makes elements of several others, or several of one, only running it again tells what it makes.
+A step that only drops, mixes or repeats elements has nothing to do for elements that have passed it. Elements of
+several datasets are read of each of them. `enumerate` gets the numbers that it had given, if the shuffle counts
+elements as it did. If a step makes elements of several others, or several of one, only running it again tells what it
+makes.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from asyncdata.plan.transformations import (
     Interleave,
     Map,
     Prefetch,
+    Repeat,
     Shuffle,
     Skip,
     Take,
@@ -36,9 +38,12 @@ _HOLDING: Final = (FramedFile, TarSamples, TFRecordFile, WholeFile)
 JOINING: Final = (ChooseFrom, Concatenate, SampleFrom)
 """Each element is one of their ``datasets``."""
 
-_CHOOSING: Final = (Filter, IgnoreErrors, Shard, Shuffle, Skip, Take, TakeWhile)
+_CHOOSING: Final = (Filter, IgnoreErrors, Repeat, Shard, Shuffle, Skip, Take, TakeWhile)
 _PASSING: Final = (*_CHOOSING, Enumerate, Map, Prefetch, WithOptions)
-_NAMES: Final = (Items, ListFiles, ManifestFile, Prefetch, Shard, Shuffle, Skip, Take, TensorSlices, WithOptions)
+_NAMES: Final = (
+    *(Items, ListFiles, ManifestFile, TensorSlices),
+    *(Prefetch, Repeat, Shard, Shuffle, Skip, Take, WithOptions),
+)
 """What gives the names of files again, and reads none of them."""
 
 
@@ -78,13 +83,19 @@ def file_of(node: Node) -> Node | None:
     return file if isinstance(file, _HOLDING) and not file.compression else None
 
 
-def is_pickable(node: Node) -> bool:
-    """Whether elements can be read by themselves, as far as that is known before files are opened."""
+def is_pickable(node: Node, *, repeated: bool = False) -> bool:
+    """Whether elements can be read by themselves, as far as that is known before files are opened.
+
+    Args:
+        node: The last step.
+        repeated: Whether its elements are repeated behind it.
+    """
     source: Any = source_of(node)
-    if not _counts_alike(node):
+    if not _makes_alike(node, repeated=repeated):
         return False
     if isinstance(source, JOINING):
-        return all(is_pickable(each) and not has_step(each, Enumerate) for each in source.datasets)
+        repeated = repeated or has_step(node, Repeat)
+        return all(is_pickable(each, repeated=repeated) and not has_step(each, Enumerate) for each in source.datasets)
     if isinstance(source, Interleave):
         return all(isinstance(each, _NAMES) for each in walk(source.input))
     return file_of(source) is not None
@@ -92,13 +103,43 @@ def is_pickable(node: Node) -> bool:
 
 def picked(node: Node, places: Any, parts: int = 1) -> Node:
     """The plan whose elements are those at these places; one of so many parts, which have some of them each."""
+    return made_of(node, PickedRows(source=source_of(node), places=places, parts=parts))
+
+
+def made_of(node: Node, rows: PickedRows) -> Node:
+    """What the last steps of a plan make of these elements of its source."""
     if not isinstance(node, _PASSING):
-        return PickedRows(source=node, places=places, parts=parts)
-    below = picked(node.input, places, parts)
+        return rows
+    below = made_of(node.input, rows)
     if isinstance(node, Enumerate):
-        return EnumeratePicked(input=below, start=node.start, places=places)
+        return EnumeratePicked(input=below, start=node.start, places=rows.places)
     # What is left out keeps its place in the plan, by which random numbers are keyed.
     return Take(input=below, count=-1) if isinstance(node, _CHOOSING) else node.with_inputs((below,))
+
+
+def once(names: Node) -> Node:
+    """The names of files without those that are given again, of which there may be no end."""
+    below = tuple(map(once, names.inputs))
+    return Take(input=below[0], count=-1) if isinstance(names, Repeat) else names.with_inputs(below)
+
+
+def gives_again(node: Node) -> bool:
+    """Whether one element may come several times, as far as that is known before files are opened."""
+    source: Any = source_of(node)
+    if isinstance(source, JOINING):
+        return has_step(node, Repeat) or any(map(gives_again, source.datasets))
+    names = walk(source.input) if isinstance(source, Interleave) else ()
+    return has_step(node, Repeat) or any(isinstance(each, Repeat) for each in names)
+
+
+def maps_of(node: Node) -> list[Map]:
+    """The functions that elements of a file have passed, the last one first."""
+    found = []
+    while isinstance(node, _PASSING):
+        if isinstance(node, Map):
+            found.append(node)
+        node = node.input
+    return found
 
 
 def has_step(node: Node, *kinds: type[Node]) -> bool:
@@ -132,12 +173,17 @@ def _opened(node: Node) -> Node | None:
     return file
 
 
-def _counts_alike(node: Node) -> bool:
-    """Whether each `enumerate` counts the elements as who reads from these steps does: none between them is chosen."""
-    chosen = False
+def _makes_alike(node: Node, *, repeated: bool) -> bool:
+    """Whether steps make of elements that are read by themselves what they made of them before.
+
+    They do not if `enumerate` counts other elements than who reads from these steps does, because some between them are
+    chosen, or if functions are given other random numbers each time that their input is repeated.
+    """
+    chosen = repeated
     while isinstance(node, _PASSING):
-        if chosen and isinstance(node, Enumerate):
+        if (chosen and isinstance(node, Enumerate)) or (repeated and isinstance(node, Map) and node.rng):
             return False
         chosen = chosen or isinstance(node, _CHOOSING)
+        repeated = repeated or isinstance(node, Repeat)
         node = node.input
     return True

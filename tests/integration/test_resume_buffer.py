@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import random
@@ -78,6 +79,11 @@ def add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
 def doubled(element: bytes) -> bytes:
     """A function between files and shuffle."""
     return element * 2
+
+
+def add_to(end: bytes, element: bytes) -> bytes:
+    """A function that is made anew with every dataset."""
+    return element + end
 
 
 def numbered(element: bytes, rng: Any) -> tuple[bytes, int]:
@@ -210,12 +216,78 @@ KINDS: dict[str, Callable[[Path], ad.Dataset]] = {
     "objects, filter": lambda p: ad.FileDataset(names(p, "object").shard(1, 0)).filter(some),
     "shard of objects": lambda p: ad.FileDataset(names(p, "object").shard(2, 1)).map(numbered, rng=True),
     "policy, objects": lambda p: tolerant(ad.FileDataset(names(p, "object"))),
+    "map inside": lambda p: names(p, "tfrecord").interleave(lambda f: ad.TFRecordDataset(f).map(len), 3),
+    "functions inside, made anew": lambda p: names(p, "tfrecord").interleave(
+        lambda f: (
+            ad.TFRecordDataset(f).map(lambda x: x[1:]).filter(some).map(functools.partial(add_to, b"!"), 2).prefetch(3)
+        ),
+        3,
+    ),
+    "map inside, map behind": lambda p: (
+        names(p, "txt", shuffle=True)
+        .interleave(lambda f: ad.TextLineDataset(f).map(doubled), 2)
+        .map(doubled)
+        .filter(some)
+    ),
+    "map inside, vectorized": lambda p: (
+        names(p, "tar").interleave(lambda f: ad.TarDataset(f).map(in_tar), 2, num_parallel_calls=2).prefetch(2)
+    ),
+    "parser inside": lambda p: names(p, "jsonl").interleave(lambda f: ad.JsonLinesDataset(f).map(shown), 3),
+    "map inside, joined": lambda p: D.sample_from_datasets(
+        [
+            names(p, "tfrecord").interleave(lambda f: ad.TFRecordDataset(f).map(doubled), 3),
+            names(p, "txt").interleave(lambda f: ad.TextLineDataset(f).map(doubled).map(doubled), 3).repeat(2),
+        ],
+        seed=3,
+    ),
+    "shard, map inside": lambda p: mine(p).interleave(lambda f: ad.TFRecordDataset(f).map(len), 3),
+    "repeat": lambda p: ad.TFRecordDataset(f"{p}/0.tfrecord").repeat(3),
+    "repeat, several files": lambda p: (
+        names(p, "tfrecord", shuffle=True).interleave(ad.TFRecordDataset, 3).map(doubled).repeat(3).filter(some)
+    ),
+    "repeat of names": lambda p: (
+        names(p, "tfrecord", shuffle=True).repeat().interleave(ad.TFRecordDataset, 3).take(1300).map(numbered, rng=True)
+    ),
+    "repeat inside": lambda p: names(p, "tfrecord").interleave(
+        lambda f: ad.TFRecordDataset(f).map(doubled).repeat(2), 3
+    ),
+    "repeat, joined": lambda p: D.sample_from_datasets(
+        [ad.TFRecordDataset(f"{p}/3.tfrecord").repeat(), ad.TFRecordDataset(f"{p}/5.tfrecord").map(doubled).repeat()],
+        seed=3,
+    ).take(700),
+    "repeat, objects": lambda p: ad.FileDataset(names(p, "object")).repeat(2).map(shown),
+    "repeat of what is mixed": lambda p: (
+        names(p, "txt").interleave(ad.TextLineDataset, 3).shuffle(50, seed=3).repeat(3).shuffle(20, seed=4)
+    ),
+    "shard, repeat": lambda p: ad.TFRecordDataset(f"{p}/0.tfrecord").shard(2, 0).repeat(3),
     "some": lambda p: ad.TFRecordDataset(f"{p}/3.tfrecord").skip(5).take(250).take_while(len).map(numbered, rng=True),
 }
 """Inputs of a shuffle whose elements lie in files."""
 
 OTHERS: dict[str, Callable[[Path], ad.Dataset]] = {
-    "map inside": lambda p: names(p, "tfrecord").interleave(lambda f: ad.TFRecordDataset(f).map(len), 3),
+    "functions inside that differ": lambda p: names(p, "tfrecord").interleave(
+        lambda f: ad.TFRecordDataset(f).map(lambda x: (f[-10:], x)), 3
+    ),
+    "functions inside, one file without": lambda p: names(p, "tfrecord").interleave(
+        lambda f: ad.TFRecordDataset(f).map(doubled) if "3" in f[-10:] else ad.TFRecordDataset(f), 3
+    ),
+    "random map inside": lambda p: names(p, "tfrecord").interleave(
+        lambda f: ad.TFRecordDataset(f).map(numbered, rng=True), 3
+    ),
+    "ignored errors, map inside": lambda p: names(p, "tfrecord").interleave(
+        lambda f: ad.TFRecordDataset(f).map(doubled).ignore_errors(), 3
+    ),
+    "policy, map inside": lambda p: tolerant(
+        names(p, "tfrecord").interleave(lambda f: ad.TFRecordDataset(f).map(doubled), 3)
+    ),
+    "repeat, random map": lambda p: ad.TFRecordDataset(f"{p}/3.tfrecord").map(numbered, rng=True).repeat(2),
+    "repeat, random map, joined": lambda p: (
+        ad.TFRecordDataset(f"{p}/3.tfrecord")
+        .map(numbered, rng=True)
+        .concatenate(ad.TextLineDataset(f"{p}/3.txt"))
+        .repeat(2)
+    ),
+    "repeat, numbered": lambda p: ad.TFRecordDataset(f"{p}/3.tfrecord").enumerate().map(swapped).repeat(2),
     "options inside": lambda p: names(p, "tfrecord").interleave(
         lambda f: ad.TFRecordDataset(f).with_options(ad.Options(storage={"gs": {"token": "anon"}})), 3
     ),
@@ -228,15 +300,12 @@ OTHERS: dict[str, Callable[[Path], ad.Dataset]] = {
     ),
     "flat_map": lambda p: ad.TFRecordDataset(f"{p}/0.tfrecord").flat_map(lambda x: D.from_tensors(x).repeat(2)),
     "batch": lambda p: ad.TFRecordDataset(f"{p}/3.tfrecord").batch(7).unbatch(),
-    "repeat": lambda p: ad.TFRecordDataset(f"{p}/0.tfrecord").repeat(3),
     "generated names": lambda p: D.from_generator(lambda: [f"{p}/3.tfrecord"]).interleave(ad.TFRecordDataset, 3),
     "numbers": lambda _: D.range(300),
     "shard of filtered files": lambda p: (
         names(p, "tfrecord").shard(1, 0).filter(lambda f: "1.t" not in f).interleave(ad.TFRecordDataset, 2)
     ),
-    "shard, map inside": lambda p: mine(p).interleave(lambda f: ad.TFRecordDataset(f).map(len), 3),
     "shard, nested": lambda p: mine(p).interleave(lambda f: D.from_tensors(f).interleave(ad.TFRecordDataset), 3),
-    "shard, repeat": lambda p: ad.TFRecordDataset(f"{p}/0.tfrecord").shard(2, 0).repeat(3),
     "shard, compressed": lambda p: mine(p, "tfrecord.gz").interleave(lambda f: ad.TFRecordDataset(f, "GZIP"), 3),
     "shard, some compressed": lambda p: mine(p, "tfrecord*").interleave(
         lambda f: ad.TFRecordDataset(f, "GZIP" if f.endswith(".gz") else None), 2

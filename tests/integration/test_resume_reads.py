@@ -198,6 +198,8 @@ JOINED: dict[str, Callable[[ad.Dataset, ad.Dataset], ad.Dataset]] = {
     "choose_from_datasets": lambda a, b: D.choose_from_datasets([a, b], D.range(2).repeat(1800)),
     "enumerate": lambda a, _: a.enumerate().map(lambda number, element: (element, number)[0]),
     "ignore_errors": lambda a, _: a.ignore_errors(),
+    "repeat": lambda a, _: a.repeat(2),
+    "sample_from_datasets, repeat": lambda a, b: D.sample_from_datasets([a.repeat(), b.repeat()], seed=2).take(3600),
 }
 """Steps between files and `map`."""
 
@@ -225,4 +227,28 @@ def test_a_function_behind_joined_files_is_not_called_for_what_was_delivered(ste
         calls.clear()
         assert list(dataset.iterator(state=state)) == left
     assert len(calls) <= len(left) + count - 1024
+    assert "read from where they lie" in str(ad.state.describe(state))
+
+
+def test_a_function_inside_datasets_is_called_for_little_that_was_delivered(tmp_path: Path) -> None:
+    """For none of what has left the shuffle; only for outputs behind a mark of the datasets of unknown lengths."""
+    for shard in range(4):
+        (tmp_path / f"{shard}").write_bytes(shard_bytes(records(shard, 2500, 50)))
+    calls: list[bytes] = []
+
+    def noted(element: bytes) -> bytes:
+        calls.append(element)
+        return element
+
+    files = D.list_files(f"{tmp_path}/*", shuffle=False)
+    dataset = files.interleave(lambda path: ad.TFRecordDataset(path).map(noted), 2).shuffle(1000, seed=1)
+    with ad.Runtime(ad.Options(num_workers=0)):
+        with dataset.iterator() as it:
+            for _ in range(8000):
+                next(it)
+            state = json.loads(json.dumps(it.state_dict()))
+            left = list(it)
+        calls.clear()
+        assert list(dataset.iterator(state=state)) == left
+    assert len(calls) <= len(left) + 2048
     assert "read from where they lie" in str(ad.state.describe(state))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from asyncdata.errors import StateError
 from asyncdata.memory.accounts import Kind
@@ -11,12 +11,15 @@ from asyncdata.plan.files import FramedFile, PickedRows, WholeFile
 from asyncdata.plan.node import Node
 from asyncdata.plan.sources import Items
 from asyncdata.plan.transformations import Interleave, Map, Prefetch, Shuffle, WithOptions
-from asyncdata.planner.picking import JOINING, file_of, picked
+from asyncdata.planner.alike import are_alike
+from asyncdata.planner.picking import JOINING, file_of, made_of, maps_of, once, picked, source_of
+from asyncdata.redaction import redact_url
 from asyncdata.runtime.lower.files import framer_of
 from asyncdata.runtime.lower.registry import (
     around_inner,
     branch,
     lower,
+    lower_inner,
     lower_into,
     lowers,
     made_inside,
@@ -26,7 +29,7 @@ from asyncdata.runtime.lower.registry import (
 from asyncdata.runtime.reading.source_table import SourceTable
 from asyncdata.runtime.scope import Scope
 from asyncdata.runtime.stage import Stage, StageContext
-from asyncdata.runtime.stages.order.picked import PickedFile, PickedStage, TurnsStage
+from asyncdata.runtime.stages.order.picked import PickedFile, PickedInnerStage, PickedStage, TurnsStage
 from asyncdata.runtime.state.places import Places
 from asyncdata.runtime.state.restored import Pick
 from asyncdata.runtime.state.resume import again
@@ -76,6 +79,8 @@ def left_for_buffer(node: Shuffle, scope: Scope) -> Places | None:
 
 @lowers(PickedRows, resumes=again)
 def _picked(node: PickedRows, scope: Scope, context: StageContext) -> Stage:
+    if node.stage is not None:
+        return cast("Stage", node.stage)
     source: Any = node.source
     if isinstance(source, JOINING):
         parts = [picked(each, node.places, node.parts * len(source.datasets)) for each in source.datasets]
@@ -85,6 +90,7 @@ def _picked(node: PickedRows, scope: Scope, context: StageContext) -> Stage:
     around = around_inner(source, scope) if several else scope
 
     wanted = set(node.places.files)
+    first: list[tuple[Node, Scope]] = []
 
     def opened(element: Element, origin: Rows) -> PickedFile | None:
         inner, inside = source, scope
@@ -96,6 +102,11 @@ def _picked(node: PickedRows, scope: Scope, context: StageContext) -> Stage:
         if number is None or number not in wanted:
             return None
         note_lying(inner, inside)
+        if function is not None:
+            first.append((inner, inside))
+            del first[1:]
+            if not are_alike(maps_of(first[0][0]), maps_of(inner)):
+                raise StateError(f"the function makes other steps of {redact_url(file.url)} now", stage=context.label)
         access = inside.access
         return PickedFile(
             number=number,
@@ -109,8 +120,8 @@ def _picked(node: PickedRows, scope: Scope, context: StageContext) -> Stage:
         )
 
     budget = context.budget
-    names = source.input if several else Items(items=(source.url,))
-    return PickedStage(
+    names = once(source.input) if several else Items(items=(source.url,))
+    stage = PickedStage(
         context,
         node.places,
         lower(names, scope.below(tasks_verify=False)),
@@ -120,3 +131,12 @@ def _picked(node: PickedRows, scope: Scope, context: StageContext) -> Stage:
         piece_bytes=scope.shares.chunk_bytes // 2 // node.parts,
         is_part=node.parts > 1,
     )
+
+    def make() -> Stage:
+        """What the functions inside make of the rows."""
+        if not first or not maps_of(first[0][0]):
+            return stage
+        inner, inside = first[0]
+        return lower_inner(made_of(inner, PickedRows(source=source_of(inner), places=node.places, stage=stage)), inside)
+
+    return PickedInnerStage(context, stage, make) if several else stage

@@ -16,12 +16,15 @@ from asyncdata.plan.label import label_of
 from asyncdata.plan.node import Node, drawing_seeds
 from asyncdata.plan.sequence import Enumerate, Shard
 from asyncdata.plan.transformations import Filter, Interleave, Map, Repeat, Shuffle, Skip, Take, WithOptions
+from asyncdata.planner.alike import are_alike
 from asyncdata.planner.picking import (
     JOINING,
     file_of,
+    gives_again,
     has_step,
     is_pickable,
     keeps_bytes,
+    maps_of,
     may_lose,
     picked,
     reads_bytes,
@@ -32,7 +35,7 @@ from asyncdata.planner.rules import rewrite
 from asyncdata.planner.shards import drawn_anew
 from asyncdata.planner.unordered import UnorderedPart, unordered_part
 from asyncdata.runtime.randomness import stage_key
-from asyncdata.runtime.reading.source_table import SourceTable
+from asyncdata.runtime.reading.source_table import LyingFiles, SourceTable
 from asyncdata.runtime.scope import Scope
 from asyncdata.runtime.settings import idle_inside, storage_before
 from asyncdata.runtime.stage import Stage, StageContext
@@ -117,7 +120,9 @@ def _tracked(node: Node, scope: Scope, track: Track | None, *, is_dataset: bool 
         position, state = TrackedStage.begin(scope.state)
     inside = dataclasses.replace(scope, within=None, state=state)
     # What readers have together is divided by the marks that are in front of it.
-    pick = None if in_order or has_step(node, Enumerate, Shard) else picker(node, inside, lower)
+    # An element that comes several times has one place and several positions.
+    unknown = in_order or has_step(node, Enumerate, Shard) or gives_again(node)
+    pick = None if unknown else picker(node, inside, lower)
     left = None
     if track.left is not None:
         if pick is None:
@@ -130,7 +135,7 @@ def _tracked(node: Node, scope: Scope, track: Track | None, *, is_dataset: bool 
     # Where nothing is behind what was read there is no state of the input, either.
     stage = None if saved.first == saved.total else lower(node, inside)
     context = scope.context(node.label, node.label, node=node) if stage is None else stage.context
-    bare = is_dataset and _bare_file(node) is not None
+    bare = is_dataset and _is_bare(node)
     return TrackedStage(context, stage, track, position, in_order=in_order, pick=pick, left=left, bare=bare)
 
 
@@ -160,8 +165,8 @@ def picker(node: Node, scope: Scope, lower_rows: Callable[[Node, Scope], Stage])
     )
 
 
-def lying_files(node: Node, scope: Scope) -> list[set[int]]:
-    """Numbers of the files whose elements can be read by themselves; they grow as files are opened."""
+def lying_files(node: Node, scope: Scope) -> list[LyingFiles]:
+    """The files whose elements can be read by themselves, of which there are more as files are opened."""
     source: Any = source_of(node)
     if isinstance(source, JOINING):
         parts = [lying_files(each, branch(scope, number)) for number, each in enumerate(source.datasets)]
@@ -173,15 +178,23 @@ def lying_files(node: Node, scope: Scope) -> list[set[int]]:
 
 
 def note_lying(node: Node, scope: Scope) -> None:
-    """Enters the file of a dataset, if its elements are records that can be read by themselves, as files around are."""
-    file: Any = _bare_file(node)
-    if file is not None:
-        scope.services.sources.lying[len(scope.element)].add(SourceTable.number(scope.element, file.url))
+    """Enters the file of a dataset, if its elements can be read by themselves, as those of the files around are.
+
+    What functions make of them must be the same for all these files, and none of it may be left out.
+    """
+    file: Any = file_of(node)
+    if file is None or has_step(node, Enumerate, WithOptions):
+        return
+    maps, lying = maps_of(node), scope.services.sources.lying[len(scope.element)]
+    if may_lose(node, errors=scope.errors is not None) or any(each.rng for each in maps):
+        return
+    if are_alike(lying.maps.setdefault(scope.place, maps), maps):
+        lying.numbers.add(SourceTable.number(scope.element, file.url))
 
 
-def _bare_file(node: Node) -> Node | None:
-    """The file whose records are the elements of a dataset, each as it is; None if there is none."""
-    return None if has_step(node, Enumerate, Map, WithOptions) else file_of(node)
+def _is_bare(node: Node) -> bool:
+    """Whether the elements of a dataset are those of a file, each as it is."""
+    return file_of(node) is not None and not has_step(node, Enumerate, Map, WithOptions)
 
 
 def begin_track(node: Node, scope: Scope) -> Track | None:

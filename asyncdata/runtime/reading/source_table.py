@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from asyncdata.errors import AsyncdataError
 from asyncdata.memory.advance import Rows
+from asyncdata.plan.transformations import Map
 from asyncdata.redaction import redact_url
 from asyncdata.workers.failure import annotate
 
@@ -32,6 +34,28 @@ _MOST_NAMES: Final = 1 << 16
 _UNNAMED: Final = NamedSource("a dataset", None, is_file=False)
 
 
+class LyingFiles:
+    """Files whose elements can be read by themselves.
+
+    Args:
+        numbers: Of the sources.
+
+    Attributes:
+        numbers: Of the sources.
+        maps: What is made of the elements where datasets of one file each are: by the place of these in the plan the
+            steps of the first one. Files whose elements pass others are not among these.
+    """
+
+    def __init__(self, numbers: Iterable[int] = ()) -> None:
+        self.numbers = set(numbers)
+        self.maps: dict[str, Sequence[Map]] = {}
+
+    @property
+    def is_bare(self) -> bool:
+        """Whether elements are as they are in the files."""
+        return not any(self.maps.values())
+
+
 class SourceTable:
     """Names behind source numbers; one per pipeline.
 
@@ -40,12 +64,12 @@ class SourceTable:
     which may be as many as there are elements, only the first ones are known by name.
 
     Attributes:
-        lying: Numbers of files whose elements can be read by themselves, by how many elements they were made of.
+        lying: Files whose elements can be read by themselves, by how many elements they were made of.
     """
 
     def __init__(self) -> None:
         self._sources: dict[int, NamedSource] = {}
-        self.lying: defaultdict[int, set[int]] = defaultdict(set)
+        self.lying: defaultdict[int, LyingFiles] = defaultdict(LyingFiles)
 
     def __len__(self) -> int:
         return len(self._sources)

@@ -9,7 +9,6 @@ that were far behind the others are read by themselves then, in front of all oth
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from collections.abc import Set as AbstractSet
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -18,6 +17,7 @@ from asyncdata.memory.advance import Advance, Mark, Rows, State
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import Column, ObjectColumn, RefColumn
 from asyncdata.memory.used import Used
+from asyncdata.runtime.reading.source_table import LyingFiles
 from asyncdata.runtime.stage import BLOCK_ROWS, Stage, StageContext
 from asyncdata.runtime.state.places import Places
 from asyncdata.runtime.state.tracks import Track
@@ -32,21 +32,21 @@ class Pick(NamedTuple):
 
     Attributes:
         read: Makes the stage that reads those at some places, in any order.
-        files: Numbers of the files that have such elements; they grow.
+        files: Those that have such elements; there will be more.
         is_sized: Whether elements are as they are in files, and nothing that was made of them.
         is_whole: Whether each element is known to be a whole file, or made of one.
         is_numbered: Whether places must say which element of the input each is.
     """
 
     read: Callable[[Places], Stage]
-    files: Sequence[AbstractSet[int]]
+    files: Sequence[LyingFiles]
     is_sized: bool
     is_whole: bool = False
     is_numbered: bool = False
 
     def sizes(self, columns: Sequence[Column], rows: int) -> Rows:
         """How long the elements in these columns are; 0 where that is not known."""
-        if not self.is_sized:
+        if not self.is_sized or not all(files.is_bare for files in self.files):
             return np.zeros(rows, np.int64)
         name, *parts = columns
         if isinstance(name, RefColumn) and not parts:
@@ -62,7 +62,7 @@ class Pick(NamedTuple):
     def lie(self, origin: Rows) -> bool:
         """Whether elements can be read by themselves, by their provenance."""
         numbers = np.unique(origin[:, 0]).tolist()
-        return all(any(number in files for files in self.files) for number in numbers)
+        return all(any(number in files.numbers for files in self.files) for number in numbers)
 
 
 class DropStage(Stage):

@@ -11,6 +11,7 @@ import pytest
 
 from asyncdata.memory.advance import Rows
 from asyncdata.runtime.reading.manifest import Manifest
+from asyncdata.runtime.reading.source_table import LyingFiles
 from asyncdata.runtime.stage import Stage
 from asyncdata.runtime.stages.group.batch import BatchStage
 from asyncdata.runtime.stages.order.concatenate import ConcatenateStage
@@ -105,7 +106,7 @@ def _shuffle(bench: Bench, kind: Kinds, size: int = 7) -> Stage:
 def _lying(bench: Bench, kind: Kinds) -> Stage:
     """A shuffle of elements that could be read by themselves, all of one file."""
     upstream = source(bench, kind)
-    files = {bench.sources.number(("scripted",), "scripted")}
+    files = LyingFiles([bench.sources.number(("scripted",), "scripted")])
     return ShuffleStage(bench.context("shuffle"), upstream, 7, (1, 2), Pick(lambda _: upstream, [files], is_sized=True))
 
 

@@ -37,6 +37,8 @@ FEW: Final = 64
 
 _AHEAD: Final = 2
 
+_SIDES: Final = ("left", "right")
+
 
 @dataclass(slots=True)
 class _Reading:
@@ -96,9 +98,12 @@ class LyingBuffer:
         slots = slots[(self.rows[slots] == LIES) & (self._coming[slots] < 0)]
         if not len(slots):
             return
-        stage = self._pick.read(self._places.chosen(slots, turns[slots]))
         slots = slots[by_place(self._places.origin[slots])]
-        reading = _Reading(stage, Ahead(self._context, lambda: self._fill(reading)), self._places.origin[slots], slots)
+        origin = self._places.origin[slots]
+        # An element that was repeated is read once, for several slots.
+        begins = np.flatnonzero(np.append(True, (origin[1:] != origin[:-1])[:, [0, 3]].any(axis=1)))
+        stage = self._pick.read(self._places.chosen(slots[begins], np.minimum.reduceat(turns[slots], begins)))
+        reading = _Reading(stage, Ahead(self._context, lambda: self._fill(reading)), origin, slots)
         self._coming[slots] = len(self._readings)
         self._readings.append(reading)
         reading.ahead.begin()
@@ -134,10 +139,13 @@ class LyingBuffer:
         return reading.ahead.take()
 
     def wanted(self, block: Block) -> tuple[Rows, Rows]:
-        """The rows of a block that belong to slots whose rows still lie elsewhere, ascending, and these slots."""
-        found = self._slots_of(block.origin)
-        kept = np.flatnonzero(self.rows[found] == LIES)
-        return kept, found[kept]
+        """The rows of a block that belong to slots whose rows still lie elsewhere, ascending, and these slots.
+
+        A row that belongs to several slots is there as many times.
+        """
+        rows, slots = self._slots_of(block.origin)
+        kept = self.rows[slots] == LIES
+        return rows[kept], slots[kept]
 
     def note(self, slots: Rows, origin: Rows, sizes: Rows, history: Column) -> None:
         """These rows are in these slots now."""
@@ -161,22 +169,26 @@ class LyingBuffer:
         self.rows[kept] = np.arange(len(kept))
         return numbers
 
-    def _slots_of(self, origin: Rows) -> Rows:
-        found = np.empty(len(origin), np.int64)
+    def _slots_of(self, origin: Rows) -> tuple[Rows, Rows]:
+        """Rows, ascending, and slots that they belong to, of which there may be several."""
+        found: list[tuple[Rows, Rows]] = []
         for file in np.unique(origin[:, 0]).tolist():
             here = np.flatnonzero(origin[:, 0] == file)
+            unknown = np.ones(len(here), bool)
             for reading in self._readings:
                 a, b = np.searchsorted(reading.origin[:, 0], (file, file + 1)).tolist()
-                at = a + np.searchsorted(reading.origin[a:b, 3], origin[here, 3])
-                known = at < b
-                known[known] = reading.origin[at[known], 3] == origin[here[known], 3]
-                found[here[known]] = reading.slots[at[known]]
-                here = here[~known]
-            if len(here):
+                begin, end = (np.searchsorted(reading.origin[a:b, 3], origin[here, 3], side) for side in _SIDES)
+                counts = end - begin
+                unknown &= counts == 0
+                nth = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+                found.append((here.repeat(counts), reading.slots[a + begin.repeat(counts) + nth]))
+            if unknown.any():
                 raise StateError(
                     "the state is damaged: elements of the buffer lie elsewhere", stage=self._context.label
                 )
-        return found
+        rows, slots = map(np.concatenate, zip(*found, strict=True))
+        order = np.argsort(rows, kind="stable")
+        return rows[order], slots[order]
 
     async def recall(self) -> None:
         """Nothing is on its way any more: all that still lies elsewhere may be read in another order."""

@@ -130,8 +130,7 @@ class PickedStage(Stage):
         self._pieces: deque[_Piece] = deque()
 
     async def _pull(self, limit: int) -> Block | None:
-        if not self._begun:
-            await self._begin()
+        await self.begin()
         self._budget.wait(self._account)
         try:
             while self._block is None:
@@ -151,7 +150,10 @@ class PickedStage(Stage):
         """Whether everything has been asked for."""
         return self._begun and not self._left
 
-    async def _begin(self) -> None:
+    async def begin(self) -> None:
+        """Finds the files, unless that was done before."""
+        if self._begun:
+            return
         files = await self._find()
         if files:
             self._budget.reserve(self._account, 2 * self._budget.charge(self._piece_bytes))
@@ -403,6 +405,29 @@ class PickedStage(Stage):
         self._left.clear()
         await super().aclose()
         self._budget.close(self._account)
+
+
+class PickedInnerStage(Stage):
+    """What the functions of inner datasets make of rows, which is known when the first dataset is.
+
+    Args:
+        context: What every stage is given.
+        picked: Reads the rows.
+        make: Makes the stage that gives what becomes of them, which may be `picked`; called when the files are known.
+    """
+
+    def __init__(self, context: StageContext, picked: PickedStage, make: Callable[[], Stage]) -> None:
+        super().__init__(context, (picked,))
+        self._picked = picked
+        self._make = make
+        self._made: Stage | None = None
+
+    async def _pull(self, limit: int) -> Block | None:
+        if self._made is None:
+            await self._picked.begin()
+            self._made = self._make()
+            self.inputs = (self._made,)
+        return await self._made.pull(limit)
 
 
 class TurnsStage(Stage):

@@ -329,10 +329,13 @@ class ShuffleStage(Stage):
         if self._columns and block.structure != self._structure:
             block = self._without_structure(block)
         columns = with_history(block)
-        if len(rows) < len(block):
-            others = np.setdiff1d(np.arange(len(block)), rows)
+        every = np.arange(len(block))
+        if not np.array_equal(rows, every):
+            others, again = np.setdiff1d(every, rows), rows[1:][rows[1:] == rows[:-1]]
             for column in columns[:-2]:
                 column.pick(others).release()
+                if isinstance(column, RefColumn):
+                    column.pick(again).hold()
             columns = [column.pick(rows) for column in columns]
         origin, history = columns[-2:]
         _, origins, sizes = self._known(origin, columns[:-2], np.zeros(len(rows), np.int64))

@@ -17,6 +17,7 @@ from asyncdata.memory.block import Block
 from asyncdata.memory.columns import ArrayColumn, ObjectColumn, RefColumn
 from asyncdata.memory.leaf import Leaf
 from asyncdata.memory.structure import LEAF, TupleOf
+from asyncdata.runtime.reading.source_table import LyingFiles
 from asyncdata.runtime.stage import Stage
 from asyncdata.runtime.stages.order.draws import turns
 from asyncdata.runtime.stages.order.shuffle import ShuffleStage
@@ -98,7 +99,7 @@ def resumed(
             Numbers(bench, rest, kinds[1], []),
             size,
             KEY,
-            Pick(pick, [{0}], is_sized=False),
+            Pick(pick, [LyingFiles([0])], is_sized=False),
             wanted(buffer) if skip is None else None,
         )
         if skip is not None:
@@ -139,6 +140,21 @@ def test_only_what_is_delivered_is_read(seed: int) -> None:
     if skip <= len(rest) or count < size:
         assert set(read) == needed
     assert needed <= set(read)
+
+
+@pytest.mark.parametrize("seed", range(samples(100, 5000)))
+def test_an_element_that_was_repeated_takes_all_its_slots(seed: int) -> None:
+    """Whichever of them is needed first, and if the input gives it once more."""
+    draw = random.Random(seed)
+    size = draw.choice([1, 2, 7, 30, 200])
+    count = draw.randint(1, 4 * size)
+    skip = draw.choice([0, draw.randint(0, min(size, count))])
+    numbers = [draw.randrange(draw.choice([1, size, 2 * size])) for _ in range(count)]
+    elements, read, _ = resumed(draw, numbers[:size], numbers[size:], size, skip)
+    assert elements == oracle.shuffle(numbers, size, drawing(KEY))[skip:]
+    assert set(read) <= set(numbers[:size])
+    if count <= size:
+        assert len(read) == len(set(read)), "all of them are asked for together"
 
 
 @given(st.integers(1, 60), st.integers(0, 300), st.booleans())
@@ -193,7 +209,7 @@ def test_rows_that_lie_elsewhere_are_an_error() -> None:
 
         context = bench.context("shuffle")
         stage = ShuffleStage(
-            context, Numbers(bench, range(20, 40), "refs", []), size, KEY, Pick(pick, [{0}], is_sized=False)
+            context, Numbers(bench, range(20, 40), "refs", []), size, KEY, Pick(pick, [LyingFiles([0])], is_sized=False)
         )
         stage.restore(
             {"drawn": 0, "places": wanted(range(size)), "next": 20, "row": 20, "input": State(None, 20), "skip": 0}
