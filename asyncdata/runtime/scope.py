@@ -41,6 +41,7 @@ from asyncdata.runtime.state.choices import AllChoices, Choices
 from asyncdata.runtime.state.document import Start
 from asyncdata.runtime.state.listings import Listings
 from asyncdata.runtime.state.news import News
+from asyncdata.runtime.state.restored import Kept
 from asyncdata.runtime.state.resume import BEGIN, Resume
 from asyncdata.runtime.state.tracks import Owner, Tracks
 from asyncdata.runtime.tracing import TracedMeter
@@ -325,6 +326,7 @@ class Scope:
         resume: The same, divided among the node and its inputs, while the node is lowered.
         part: The unordered part of the plan, or of the inner dataset's plan.
         within: What tracks here belong to; None where elements have a fixed order, or no state can be taken.
+        kept: Which elements a shuffle needs that gets one for each that comes from here.
     """
 
     services: Services
@@ -349,6 +351,7 @@ class Scope:
     resume: Resume = BEGIN
     part: UnorderedPart | None = None
     within: Owner | None = None
+    kept: Kept | None = None
 
     @property
     def access(self) -> Access:

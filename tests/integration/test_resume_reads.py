@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import io
+import itertools
 import json
 import tarfile
 from collections.abc import Callable, Iterator
@@ -252,3 +253,53 @@ def test_a_function_inside_datasets_is_called_for_little_that_was_delivered(tmp_
         assert list(dataset.iterator(state=state)) == left
     assert len(calls) <= len(left) + 2048
     assert "read from where they lie" in str(ad.state.describe(state))
+
+
+def generated() -> Iterator[bytes]:
+    """Nothing can be read of it by itself."""
+    return (b"%d" % number for number in range(4500))
+
+
+MADE_AGAIN: dict[str, Callable[[Path], ad.Dataset]] = {
+    "generator": lambda _: D.from_generator(generated),
+    "zip": lambda p: D.zip((ad.TFRecordDataset(f"{p}/0"), ad.TFRecordDataset(f"{p}/1"))).map(lambda first, _: first),
+    "compressed": lambda p: ad.TFRecordDataset(f"{p}/0.gz", "GZIP"),
+    "batches": lambda p: ad.TFRecordDataset(f"{p}/0").batch(3).unbatch(),
+    "functions inside that differ": lambda p: D.list_files(f"{p}/?", shuffle=False).interleave(
+        lambda path: ad.TFRecordDataset(path).map(lambda element: element or path), 2
+    ),
+}
+"""Inputs whose elements have to be made again, in front of functions that need not be called again."""
+
+MAPPED: dict[str, Callable[[ad.Dataset, Callable[[bytes], bytes]], ad.Dataset]] = {
+    "inline": lambda ds, function: ds.map(function),
+    "ahead": lambda ds, function: ds.map(bytes).prefetch(200).map(function, 3, executor="thread").prefetch(100),
+    "several": lambda ds, function: ds.map(function).with_options(ad.Options(state_history=4)).map(bytes, 2),
+}
+
+
+@pytest.mark.parametrize("mapped", MAPPED)
+@pytest.mark.parametrize("kind", MADE_AGAIN)
+def test_functions_are_not_called_for_what_has_left_a_buffer(kind: str, mapped: str, tmp_path: Path) -> None:
+    """Whatever made the elements in front of them, and however often the pipeline is resumed."""
+    for shard in range(2):
+        (tmp_path / f"{shard}").write_bytes(shard_bytes(records(shard, 4500, 20)))
+    (tmp_path / "0.gz").write_bytes(shard_bytes(records(0, 4500, 20), "GZIP"))
+    calls: list[bytes] = []
+
+    def noted(element: bytes) -> bytes:
+        calls.append(element)
+        return element
+
+    dataset = MAPPED[mapped](MADE_AGAIN[kind](tmp_path), noted).shuffle(300, seed=1)
+    with ad.Runtime(ad.Options(num_workers=0, num_threads=2)):
+        elements = list(dataset.iterator(epoch=2))
+        state = None
+        for begin, end in itertools.pairwise((0, 3500, 3600, len(elements) - 200)):
+            with dataset.iterator(epoch=None if state else 2, state=state) as it:
+                assert [next(it) for _ in range(begin, end)] == elements[begin:end]
+                state = json.loads(json.dumps(it.state_dict()))
+            calls.clear()
+            assert list(dataset.iterator(state=state)) == elements[end:]
+            # Outputs are drawn again behind a mark.
+            assert len(calls) <= len(elements) - end + 1024

@@ -15,7 +15,7 @@ from asyncdata.options import merged_storage
 from asyncdata.plan.label import label_of
 from asyncdata.plan.node import Node, drawing_seeds
 from asyncdata.plan.sequence import Enumerate, Shard
-from asyncdata.plan.transformations import Filter, Interleave, Map, Repeat, Shuffle, Skip, Take, WithOptions
+from asyncdata.plan.transformations import Filter, Interleave, Map, Prefetch, Repeat, Shuffle, Skip, Take, WithOptions
 from asyncdata.planner.alike import are_alike
 from asyncdata.planner.picking import (
     JOINING,
@@ -41,7 +41,7 @@ from asyncdata.runtime.settings import idle_inside, storage_before
 from asyncdata.runtime.stage import Stage, StageContext
 from asyncdata.runtime.stages.order.inputs import HandingOver
 from asyncdata.runtime.state.places import Places
-from asyncdata.runtime.state.restored import DropStage, Pick, TrackedStage
+from asyncdata.runtime.state.restored import DropStage, KeepStage, Pick, TrackedStage
 from asyncdata.runtime.state.resume import BEGIN, Resume, Rule, check_counts, checked, in_turn, loose
 from asyncdata.runtime.state.tracks import WHOLE, Owner, Track
 from asyncdata.types import Element
@@ -52,6 +52,9 @@ Make: TypeAlias = Callable[[N, Scope, StageContext], Stage]
 """Makes the stage of a node, with everything upstream of it."""
 
 _STEPS_IN_PLACE: Final = (Filter, Repeat, Shard, Shuffle, Skip, Take, WithOptions)
+
+ROW_FOR_ROW: Final = (Map, Prefetch, WithOptions)
+"""Steps that make each element of one, and count none."""
 
 _AN_ELEMENT: Final = 2
 """Numbers by which a scope knows an element that a dataset was made of."""
@@ -81,7 +84,10 @@ def lower(node: Node, scope: Scope) -> Stage:
         raise PipelineError(f"there is no stage for {node.label}")
     if scope.within is not None and id(node) not in _part(scope).steps:
         return _tracked(node, scope, begin_track(node, scope))
-    scope = dataclasses.replace(scope, behind_inputs=scope.behind.before(node))
+    kept = None if isinstance(node, ROW_FOR_ROW) else scope.kept
+    scope = dataclasses.replace(
+        scope, behind_inputs=scope.behind.before(node), kept=scope.kept if kept is None else None
+    )
     make, label, resumes = found
     # A step that opens many files is one step where failures are counted.
     step = node.label if hasattr(node, "url") else label(node)
@@ -90,7 +96,7 @@ def lower(node: Node, scope: Scope) -> Stage:
         # Where elements may be left out; and tracks of datasets that are not made again would never end.
         is_loose = scope.errors is not None or (resumes is in_turn and scope.within is not None)
         rule = loose(resumes) if is_loose else resumes
-        with _as_state_error(context):
+        with as_state_error(context):
             check_counts(scope.state.mark)
             scope = dataclasses.replace(scope, resume=checked(rule(node, scope.state)))
     stage = make(node, scope, context)
@@ -101,9 +107,10 @@ def lower(node: Node, scope: Scope) -> Stage:
         # The stage of its input, which does all there is to do.
         scope.services.meters[scope.place] = stage.meter
     if scope.resume.mark is not None:
-        with _as_state_error(context):
+        with as_state_error(context):
             stage.restore(scope.resume.mark)
-    return DropStage(context, stage, scope.resume.drop) if scope.resume.drop else stage
+    stage = DropStage(context, stage, scope.resume.drop) if scope.resume.drop else stage
+    return stage if kept is None else KeepStage(context, stage, kept)
 
 
 def _part(scope: Scope) -> UnorderedPart:
@@ -210,7 +217,7 @@ def inside(track: Track | None, position: int = WHOLE) -> Owner | None:
 
 
 @contextlib.contextmanager
-def _as_state_error(context: StageContext) -> Generator[None]:
+def as_state_error(context: StageContext) -> Generator[None]:
     """Makes errors of one kind, which name the step, of those that a changed or truncated state causes."""
     try:
         yield
@@ -302,7 +309,7 @@ def draw_key(node: Any, scope: Scope, seed: int | None, *, fresh: bool, order: b
 def first_of(scope: Scope, context: StageContext) -> tuple[int, State | None]:
     """The input that a step of several, read one after the other, begins with, and the state that it begins at."""
     mark = scope.resume.mark
-    with _as_state_error(context):
+    with as_state_error(context):
         return (0, None) if mark is None else (int(mark["number"]), scope.resume.inputs[0])
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Final
+
+import numpy as np
 
 from asyncdata.memory.advance import Rows, State
 from asyncdata.options import AUTOTUNE, merged_storage
@@ -10,7 +13,9 @@ from asyncdata.plan import sequence, transformations
 from asyncdata.planner.autotune import TIMES
 from asyncdata.runtime.lower.buffers import buffer_picker, left_for_buffer
 from asyncdata.runtime.lower.registry import (
+    ROW_FOR_ROW,
     around_inner,
+    as_state_error,
     begin_track,
     draw_key,
     first_of,
@@ -37,6 +42,7 @@ from asyncdata.runtime.stages.rows.numbering import (
 from asyncdata.runtime.stages.rows.scan import RejectionStage, ScanStage, TakeWhileStage
 from asyncdata.runtime.stages.rows.selection import FilterStage, SkipStage, TakeStage
 from asyncdata.runtime.stages.rows.unique import UniqueStage
+from asyncdata.runtime.state.restored import Kept
 from asyncdata.runtime.state.resume import Resume, again, counted, drawn, in_turn, own, passed_on, selected
 from asyncdata.runtime.state.tracks import Owner
 from asyncdata.runtime.user_code import UserFunction
@@ -100,9 +106,25 @@ def _shuffle(node: transformations.Shuffle, scope: Scope, context: StageContext)
         # Nothing but what was delivered is known of elements without a fixed order.
         left = None if pick is None else left_for_buffer(node, scope)
         pick = None if left is None else pick
-    upstream = lower_into(node.input, scope, context, context.kept)
+    with as_state_error(context):
+        kept = _kept(node, scope)
+    upstream = lower_into(node.input, dataclasses.replace(scope, kept=kept), context, context.kept)
     key = draw_key(node, scope, node.seed, fresh=node.reshuffle)
-    return ShuffleStage(context, upstream, node.buffer_size, key, pick, left)
+    return ShuffleStage(context, upstream, node.buffer_size, key, pick, left, kept)
+
+
+def _kept(node: transformations.Shuffle, scope: Scope) -> Kept | None:
+    """Which elements must be made again for the buffer, where functions make each of one; None: all, or none at all.
+
+    Not where some may be left out that fail: only the functions say which.
+    """
+    mark = scope.resume.mark
+    is_left_out = scope.errors is not None or not isinstance(node.input, ROW_FOR_ROW)
+    if is_left_out or not isinstance(mark, dict) or "buffer" not in mark:
+        return None
+    rows, until = np.sort(mark["buffer"]) - mark["row"], mark["next"] - mark["row"]
+    is_sound = len(rows) and rows[0] >= 0 and rows[-1] < until and (np.diff(rows) > 0).all()
+    return Kept(rows, until) if is_sound else None
 
 
 @lowers(transformations.Repeat, resumes=own)

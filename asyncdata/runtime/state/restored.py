@@ -65,6 +65,65 @@ class Pick(NamedTuple):
         return all(any(number in files.numbers for files in self.files) for number in numbers)
 
 
+class Kept:
+    """Which of the first rows of an input a shuffle still has in its buffer.
+
+    Args:
+        rows: Their numbers, from the first one on, ascending.
+        until: How many rows were taken.
+
+    Attributes:
+        advances: Of the rows that were taken, as they are passed, whether they are kept or not.
+    """
+
+    def __init__(self, rows: Rows, until: int) -> None:
+        self.rows = rows
+        self.until = until
+        self.advances: list[Advance] = []
+
+
+class KeepStage(Stage):
+    """Of the rows that a shuffle had taken from its input passes those on that it still has, and all behind them.
+
+    The others were delivered: they do not reach the functions between here and the shuffle.
+
+    Args:
+        context: Of the step whose rows they are.
+        upstream: Its stage.
+        kept: Which rows.
+    """
+
+    def __init__(self, context: StageContext, upstream: Stage, kept: Kept) -> None:
+        super().__init__(context, (upstream,))
+        self._upstream = upstream
+        self._kept = kept
+        self._at = self._passed = 0
+
+    async def _pull(self, limit: int) -> Block | None:
+        kept = self._kept
+        while self._at < kept.until:
+            await self._pause()
+            is_last = self._passed == len(kept.rows)
+            block = await self._upstream.pull(min(BLOCK_ROWS if is_last else limit, kept.until - self._at))
+            if block is None:
+                break
+            here = kept.rows[self._passed : np.searchsorted(kept.rows, self._at + len(block))] - self._at
+            kept.advances.append(block.advance)
+            self._at += len(block)
+            self._passed += len(here)
+            block = block.select(here)
+            block.advance = Advance(len(here), ordered=block.advance.ordered)
+            if self._passed < len(kept.rows) and len(here):
+                return block
+            # All that was taken is passed before the last rows that are kept.
+            self._block = block if self._block is None else Block.concat([self._block, block])
+        block, self._block = self._block, None
+        return block if block is not None and len(block) else await self._upstream.pull(limit)
+
+    def _pull_ready(self, limit: int) -> Block | None:
+        return None if self._at < self._kept.until else self._upstream.pull_ready(limit)
+
+
 class DropStage(Stage):
     """Drops the first rows of its input, because they were delivered before; `skip` would count them as used again.
 

@@ -33,7 +33,7 @@ from asyncdata.runtime.stages.order.lying import FEW, LyingBuffer
 from asyncdata.runtime.state.history import InputHistory
 from asyncdata.runtime.state.marker import MARK_EVERY, Marker
 from asyncdata.runtime.state.places import Places
-from asyncdata.runtime.state.restored import Pick
+from asyncdata.runtime.state.restored import Kept, Pick
 
 _EVACUATE_EVERY: Final = 128
 """Input rows between two looks at what the buffer pins, or an eighth of the buffer if that is more."""
@@ -88,6 +88,7 @@ class ShuffleStage(Stage):
         key: Of the random draws, see `runtime.randomness`.
         pick: Where elements of the input can be read by themselves; None: the input must give them again.
         left: Elements that are in the buffer in the beginning and lie in files; there is no order in which they were.
+        kept: Of the rows that the input gives again for the buffer, it gives only these.
     """
 
     def __init__(
@@ -98,6 +99,7 @@ class ShuffleStage(Stage):
         key: tuple[int, int],
         pick: Pick | None = None,
         left: Places | None = None,
+        kept: Kept | None = None,
     ) -> None:
         super().__init__(context, (upstream,))
         self._upstream = upstream
@@ -134,6 +136,7 @@ class ShuffleStage(Stage):
         self._lie_before = 0
         self._wanted: Rows | None = None
         self._until = 0
+        self._kept_rows = kept
         if left is not None:
             assert pick is not None, "they would not be read"
             self._lying = LyingBuffer(context, pick, left)
@@ -204,7 +207,19 @@ class ShuffleStage(Stage):
     async def _refill(self, wanted: Rows) -> None:
         """The buffer as it was: its rows from the input, each in the slot that it had."""
         kept = np.sort(wanted)
-        while self._history.rows < self._until:
+        if self._kept_rows is not None:
+            while len(self) < len(kept):
+                block = await self._next_input(min(BLOCK_ROWS, len(kept) - len(self)))
+                if block is None:
+                    break
+                if len(block):
+                    await self._add(block)
+                    self._since_evacuation += len(block)
+                    await self._evacuate_now_and_then()
+            for advance in self._kept_rows.advances:
+                self._marker.input.feed(advance)
+                self._history.feed(advance)
+        while self._history.rows < self._until and not self._ended:
             first = self._history.rows
             block = await self._next_input(min(BLOCK_ROWS, self._until - first))
             if block is None:
