@@ -19,33 +19,42 @@ from asyncdata.plan.transformations import Map
 
 def are_alike(first: Sequence[Map], second: Sequence[Map]) -> bool:
     """Whether two datasets make the same of each element by their functions, one after the other."""
+    same = _Same()
     return len(first) == len(second) and all(
-        a.zero_copy == b.zero_copy and _is_same(a.setup, b.setup) and _is_same(a.function, b.function)
+        a.zero_copy == b.zero_copy and same(a.setup, b.setup) and same(a.function, b.function)
         for a, b in zip(first, second, strict=True)
     )
 
 
-def _is_same(a: Any, b: Any) -> bool:
-    if a is b:
-        return True
-    if type(a) is not type(b):
+class _Same:
+    """Whether two objects are the same function, or the same object."""
+
+    def __init__(self) -> None:
+        self._asked: set[tuple[int, int]] = set()
+
+    def __call__(self, a: Any, b: Any) -> bool:
+        # A function that calls itself is the same one as another if everything else is.
+        if a is b or (id(a), id(b)) in self._asked:
+            return True
+        self._asked.add((id(a), id(b)))
+        if type(a) is not type(b):
+            return False
+        if isinstance(a, types.FunctionType):
+            return a.__code__ is b.__code__ and self._all(_refers_to(a), _refers_to(b))
+        if isinstance(a, types.MethodType):
+            return a.__self__ is b.__self__ and self(a.__func__, b.__func__)
+        if isinstance(a, functools.partial):
+            ours, theirs = [(part.func, *part.args, *part.keywords, *part.keywords.values()) for part in (a, b)]
+            return self._all(ours, theirs)
+        with contextlib.suppress(
+            Exception
+        ):  # what ready-made functions were given, and are nothing but, may be anything
+            return type(a).__module__.startswith("asyncdata.") and pickle.dumps(a) == pickle.dumps(b)
         return False
-    if isinstance(a, types.FunctionType):
-        return a.__code__ is b.__code__ and _are_same(_refers_to(a), _refers_to(b))
-    if isinstance(a, types.MethodType):
-        return a.__self__ is b.__self__ and _is_same(a.__func__, b.__func__)
-    if isinstance(a, functools.partial):
-        ours, theirs = [(part.func, *part.args, *part.keywords, *part.keywords.values()) for part in (a, b)]
-        return _are_same(ours, theirs)
-    # Ready-made functions are nothing but what they were given.
-    with contextlib.suppress(Exception):  # what they were given may be anything
-        return type(a).__module__.startswith("asyncdata.") and pickle.dumps(a) == pickle.dumps(b)
-    return False
 
-
-def _are_same(first: Iterable[Any], second: Iterable[Any]) -> bool:
-    ours, theirs = list(first), list(second)
-    return len(ours) == len(theirs) and all(map(_is_same, ours, theirs))
+    def _all(self, first: Iterable[Any], second: Iterable[Any]) -> bool:
+        ours, theirs = list(first), list(second)
+        return len(ours) == len(theirs) and all(map(self, ours, theirs))
 
 
 def _refers_to(function: types.FunctionType) -> Iterable[Any]:
