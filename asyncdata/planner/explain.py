@@ -17,6 +17,7 @@ from asyncdata.plan.node import Node, numbered, walk
 from asyncdata.plan.transformations import Interleave, Map, MapBatch, Shuffle
 from asyncdata.planner.autotune import CALLS
 from asyncdata.planner.fuse import joined_name
+from asyncdata.planner.picking import is_pickable
 from asyncdata.planner.rules import rewrite
 from asyncdata.planner.sizes import current_shards, divide, worker_stages
 from asyncdata.planner.unordered import unordered_part
@@ -172,7 +173,10 @@ def explain(plan: Node, options: Options, *, limit_bytes: int) -> Explanation:
 def repeats(node: Node) -> str:
     """What a step does again when an iteration is resumed behind it."""
     if isinstance(node, Shuffle):
-        return f"its input from the oldest of the {node.buffer_size:,} elements in the buffer on, and up to 1,024 draws"
+        buffer = f"the {node.buffer_size:,} elements in the buffer"
+        lies = is_pickable(node.input)
+        again = f"{buffer}, from where they lie," if lies else f"its input from the oldest of {buffer} on,"
+        return f"{again} and up to 1,024 draws"
     if isinstance(node, sources.Generator):
         return EVERYTHING if node.set_state is None else f"at most {node.state_every:,} elements"
     if getattr(node, "compression", None):

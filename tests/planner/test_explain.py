@@ -136,6 +136,14 @@ def test_generators_repeat_what_they_do_not_tell() -> None:
     assert explain.repeats(ad.Dataset.from_generator(some)._node) == explain.EVERYTHING
 
 
+def test_a_buffer_that_lies_in_files_is_read_there() -> None:
+    """As far as that is known before files are opened."""
+    files = ad.Dataset.list_files("x*", shuffle=False).interleave(ad.TFRecordDataset).repeat()
+    assert "from where they lie" in explain.repeats(files.shuffle(9)._node)
+    for other in (NUMBERS, files.batch(2), files.map(some, rng=True).repeat()):
+        assert "from the oldest of the 9 elements" in explain.repeats(other.shuffle(9)._node)
+
+
 def test_orders_that_differ_are_named() -> None:
     """And whether there are states."""
     sloppy = NUMBERS.interleave(ad.Dataset.range, 4, deterministic=False)
