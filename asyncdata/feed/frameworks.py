@@ -201,8 +201,9 @@ def tensorflow(
 
     Args:
         dataset: Gives whole batches.
-        output_signature: ``tf.TypeSpec`` of the batches. None: as `Dataset.element_spec` says; if that does not know
-            the types, as behind `map`, one batch is read to learn them, of which only the number of rows may differ.
+        output_signature: ``tf.TypeSpec`` of the elements, with ``even="pad"`` those of batch and mask. None: as
+            `Dataset.element_spec` says; if that does not know the types, as behind `map`, one batch is read to learn
+            them, of which only the number of rows may differ.
         even: See `torch`; here the numbers of batches must be known in advance.
         rank: Number of this process; None: ``RANK`` in the environment, else 0.
         world: How many processes there are; None: ``WORLD_SIZE``, else 1.

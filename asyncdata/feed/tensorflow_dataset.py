@@ -50,6 +50,8 @@ def as_tf_dataset(dataset: Dataset, division: Division, signature: Any) -> TfDat
     batches = TensorflowFeed(dataset, division)
     if signature is None:
         signature = _signature(dataset)
+        if division.even == "pad":
+            signature = signature, _mask_of(signature)
     made = tf.data.Dataset.from_generator(lambda: batches, output_signature=signature)
     with contextlib.suppress(TypeError):  # not known, or infinite
         made = made.apply(tf.data.experimental.assert_cardinality(len(batches)))
@@ -81,6 +83,13 @@ def _signature(dataset: Dataset) -> Any:
         for batch in batches:
             return map_leaves(_spec_of, batch, whole_ragged=True)
     raise PipelineError("the dataset has no batch from which its types could be learned: give output_signature=...")
+
+
+def _mask_of(signature: Any) -> Any:
+    """The spec of the mask beside batches of a signature: as many values as they have rows."""
+    shapes = [spec.shape for spec in tf.nest.flatten(signature)]
+    rows: Any = next((shape[:1] for shape in shapes if shape.rank != 0), [])
+    return tf.TensorSpec(rows, tf.bool)
 
 
 def _spec(spec: Any) -> Any:

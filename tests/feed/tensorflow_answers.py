@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
@@ -92,6 +93,19 @@ def mirrored() -> list[list[list[int]]]:
     ]
 
 
+def padded() -> list[Any]:
+    """Two ranks with ``even="pad"``, for batches of the plan, of a function, and elements without rows."""
+    made = ad.Dataset.range(20).map(lambda number: {"x": np.int64(number), "y": f"{number}"})
+    found = []
+    for ds in (ad.Dataset.range(22).batch(4), made.batch(4, drop_remainder=True), ad.Dataset.range(5)):
+        ranks = [feed.tensorflow(ds, even="pad", rank=rank, world=2) for rank in range(2)]
+        steps = [[(tf.nest.flatten(batch)[0], mask) for batch, mask in rank] for rank in ranks]
+        counted = [tf.boolean_mask(tf.reshape(x, [-1]), tf.reshape(mask, [-1])) for x, mask in chain(*steps)]
+        spec = ranks[0].element_spec[1]
+        found.append([str(spec.shape), [len(rank) for rank in steps], sorted(tf.concat(counted, 0).numpy().tolist())])
+    return found
+
+
 def losses(batches: Any) -> list[float]:
     """Of each epoch."""
     tf.keras.utils.set_random_seed(1)
@@ -129,6 +143,7 @@ def answers() -> dict[str, Any]:
         "shared": shared(),
         "policy": fed.options().experimental_distribute.auto_shard_policy.name,
         "mirrored": mirrored(),
+        "padded": padded(),
         "losses": losses(feed.tensorflow(rows)),
         "expected losses": losses(tf.data.Dataset.from_tensor_slices((X, Y)).batch(4)),
         "dates": error(ad.Dataset.from_tensor_slices(np.zeros(3, "M8[s]")).batch(2)),

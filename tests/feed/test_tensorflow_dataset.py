@@ -62,6 +62,14 @@ def test_a_strategy_divides_each_batch(found: dict[str, Any]) -> None:
     assert [[len(replica) for replica in step] for step in found["mirrored"]] == [[2, 2]] * 4
 
 
+def test_padding_is_marked(found: dict[str, Any]) -> None:
+    """With even="pad" the signature has a mask, and what it marks is each element once, in as many steps per rank."""
+    batches, made, elements = found["padded"]
+    assert batches == ["(None,)", [3, 3], list(range(22))]
+    assert made == ["(None,)", [2, 2], list(range(16))]
+    assert elements == ["()", [3, 3], list(range(5))]
+
+
 def test_a_model_is_trained(found: dict[str, Any]) -> None:
     """fit takes the same steps as with tf.data's own dataset."""
     assert found["losses"] == found["expected losses"]
