@@ -98,9 +98,9 @@ class KerasFeed(keras.utils.PyDataset):  # type: ignore[misc]  # keras is not th
 
     def on_epoch_end(self) -> None:
         """Keras calls it after each epoch, and before the first one."""
-        # The first time inside, the model was built on it.
+        # The first time inside, the model was built on it. If the first time is not inside, the model was built before.
         self._give_again(1 if self._inside else _LOOKED_AT)
-        self._begun = self._begun or self._inside
+        self._begun = True
         self._inside = False
 
     def _give_again(self, most: int) -> None:

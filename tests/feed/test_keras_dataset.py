@@ -118,6 +118,19 @@ def test_an_epoch_takes_as_many_steps_as_one_says(*, known: bool, monkeypatch: p
             feed.keras(refused)
 
 
+def test_an_epoch_may_be_one_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a model that is built, or trained already: no batch is taken for one that the model was built on."""
+    trained = model()
+    stream = [batch[0][:, 0].tolist() for batch in rows()]
+    for _ in range(2):
+        with monkeypatch.context() as patch:
+            batches = feed.keras(rows(), steps=1)
+            found = given(batches, patch)
+            trained.fit(batches, epochs=4, verbose=0, callbacks=[batches.callback(tmp_path / "position.json")])
+        assert found[-4:] == stream[:4]
+        assert batches.position == 4
+
+
 class StoppedError(Exception):
     """Ends a run as a crash would."""
 
