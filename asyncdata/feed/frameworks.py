@@ -110,7 +110,8 @@ def jax(
         dtypes: None: a type that jax would change, such as int64 without x64, is an error. ``"jax"``: batches are
             written in the types of jax, or converted if a step behind them may read them; a value that does not fit is
             an error.
-        even: See `torch`.
+        even: See `torch`. With ``"pad"`` a batch that has fewer rows than others is filled up with rows that the mask
+            marks as no data, as sharding needs it; what stays on the host is not.
         rank: Number of this process; None: its place among those whose devices hold different rows by `sharding`, or
             ``jax.process_index()``.
         world: How many such places there are.

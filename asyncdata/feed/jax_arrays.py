@@ -23,8 +23,8 @@ from asyncdata.feed.feeding import Feed
 from asyncdata.feed.ranks import Division, Share, share_of
 from asyncdata.feed.run import Conversion, Hand
 from asyncdata.memory.narrow import halved
-from asyncdata.memory.structure import flatten, leaf_names, unflatten
-from asyncdata.planner.fuse import with_narrow_batches
+from asyncdata.memory.structure import flatten, leaf_names, map_leaves, unflatten
+from asyncdata.planner.fuse import rows_of_batches, with_narrow_batches
 from asyncdata.types import Element
 
 Dtypes: TypeAlias = Literal["jax"] | None
@@ -42,6 +42,7 @@ class JaxFeed(Feed):
         self._dtypes = dtypes
         self._known_share: Share | None = None
         self._rows: dict[int, int] = {}
+        self._most_rows = rows_of_batches(node_of("dataset", dataset)) or 0
 
     def _check_process(self) -> None:
         """Any process will do."""
@@ -72,6 +73,8 @@ class JaxFeed(Feed):
         return Conversion(self._on_device, self._depth)
 
     def _on_device(self, batch: Element) -> Any:
+        if self._division.even == "pad":
+            batch = self._filled(*batch)
         leaves, structure = flatten(batch, whole_ragged=True)
         made: list[Any] = []
         for leaf in leaves:
@@ -87,6 +90,21 @@ class JaxFeed(Feed):
                 raise
         return unflatten(structure, iter(made))
 
+    def _filled(self, batch: Element, mask: npt.NDArray[np.bool_]) -> Element:
+        """A shorter batch with as many rows as others have, because all must be divided alike; these do not count."""
+        rows = len(mask) if mask.ndim else 0
+        self._most_rows = max(self._most_rows, rows)
+        more = self._most_rows - rows
+        if not rows or not more:
+            return batch, mask
+
+        def filled(leaf: Any) -> Any:
+            if isinstance(leaf, np.ndarray) and _is_known(leaf.dtype) and leaf.ndim and len(leaf) == rows:
+                return np.concatenate([leaf, np.repeat(leaf[-1:], more, axis=0)])
+            return leaf
+
+        return map_leaves(filled, batch, whole_ragged=True), np.concatenate([mask, np.zeros(more, np.bool_)])
+
     def _check_rows(self, leaf: int, array: npt.NDArray[Any]) -> None:
         """Of other rows, the processes would make arrays of different shapes, and compute different things."""
         if self._sharding is None or not array.ndim or jax.process_count() == 1 or self._share.world == 1:
@@ -95,7 +113,8 @@ class JaxFeed(Feed):
         if len(array) != before:
             raise PipelineError(
                 f"a batch of {len(array)} rows comes behind batches of {before}: an array is made of the rows of all "
-                "processes, so each of them must give as many every time. Use drop_remainder=True"
+                "processes, so each of them must give as many every time. Use drop_remainder=True, or even='pad' to "
+                "evaluate on all rows"
             )
 
     def _placed(self, array: npt.NDArray[Any]) -> Any:

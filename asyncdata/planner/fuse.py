@@ -108,15 +108,29 @@ def with_narrow_batches(node: Node) -> Node:
 
     The same plan if there is a step behind them that might read or keep them.
     """
-    behind: list[Node] = []
-    while isinstance(node, _PASS_BATCHES_ON) or (isinstance(node, Shard) and node.num_shards == 1):
-        behind.append(node)
-        node = node.inputs[0]
+    *behind, node = _passed_on(node)
     if isinstance(node, Batch | PaddedBatch | Rebatch):
         node = dataclasses.replace(node, narrow=True)
     for each in reversed(behind):
         node = each.with_inputs((node,))
     return node
+
+
+def rows_of_batches(node: Node) -> int | None:
+    """How many rows the batches of a plan have, but for shorter ones at an end; None if that is not known."""
+    *_, last = _passed_on(node)
+    if isinstance(last, Rebatch):
+        return max(last.sizes)
+    return last.size if isinstance(last, Batch | PaddedBatch) else None
+
+
+def _passed_on(node: Node) -> list[Node]:
+    """The steps at the end of a plan that give every batch on as it is, the last one first, and the one before them."""
+    found = [node]
+    while isinstance(node, _PASS_BATCHES_ON) or (isinstance(node, Shard) and node.num_shards == 1):
+        node = node.inputs[0]
+        found.append(node)
+    return found
 
 
 def joined_name(node: MapBatch) -> str:

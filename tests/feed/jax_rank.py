@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,8 @@ from asyncdata.feed.ranks import Even
 COUNTS = [12, 52]
 BATCH = 4
 WHOLE = 96
+EVALUATED = [27, 5, 1]
+"""Rows that no number of full batches has; in the end one process has none."""
 EVEN: tuple[Even, ...] = ("drop", "repeat", "pad", "agree")
 
 
@@ -55,6 +58,13 @@ def cases(rank: int) -> dict[str, Any]:
         list(feed.jax(short, sharding=rows))
     except PipelineError as error:
         found["short"] = str(error)
+    found["evaluated"] = []
+    for count, function in product(EVALUATED, (None, lambda _: True)):
+        numbers = ad.Dataset.range(count, output_type=np.int32).map(lambda number: {"x": number, "name": f"{number}"})
+        ds = (numbers if function is None else numbers.filter(function)).batch(BATCH)
+        steps = list(feed.jax(ds, sharding=rows, even="pad"))
+        names = [name for batch, mask in steps for name, ok in zip(batch["name"], mine(mask), strict=False) if ok]
+        found["evaluated"].append([[int(total(batch["x"] * mask)) for batch, mask in steps], names])
     return found
 
 

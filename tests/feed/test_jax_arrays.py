@@ -15,7 +15,7 @@ import asyncdata as ad
 from asyncdata import feed
 from asyncdata.errors import PipelineError, UnbatchableError
 from tests.feed.installed import needed
-from tests.feed.jax_rank import BATCH, COUNTS, WHOLE
+from tests.feed.jax_rank import BATCH, COUNTS, EVALUATED, WHOLE
 from tests.feed.rank_processes import answers_of
 
 needed("jax")
@@ -81,6 +81,23 @@ def test_a_batch_that_cannot_be_divided_is_refused() -> None:
     ds = ad.Dataset.range(63).map(lambda i: {"x": np.float32(i)}).batch(63)
     with pytest.raises(PipelineError, match=r"63 rows cannot be divided among 4 .*leaf x"):
         list(feed.jax(ds, sharding=sharding))
+
+
+def test_padding_makes_batches_divisible() -> None:
+    """With even="pad" a shorter batch has as many rows as the others, and the mask says which of them count."""
+    sharding = NamedSharding(jax.make_mesh((4,), ("d",)), PartitionSpec("d"))
+    numbers = ad.Dataset.range(21, output_type=np.int32).map(lambda i: {"x": np.full(2, i), "one": np.float32(i)})
+    for ds in (numbers.batch(8).prefetch(1), numbers.batch(4).rebatch(8), numbers.batch(8).map(lambda batch: batch)):
+        for number, (batch, mask) in enumerate(feed.jax(ds, sharding=sharding, even="pad", dtypes="jax")):
+            x, one, counts = (np.asarray(leaf) for leaf in (batch["x"], batch["one"], mask))
+            assert (x.shape, one.shape) == ((8, 2), (8,))
+            assert one[counts].tolist() == list(range(8 * number, min(8 * number + 8, 21)))
+            assert (x[:, 1] == one).all()
+        assert number == 2
+    few = list(feed.jax(numbers.take(3).batch(8), sharding=sharding, even="pad", dtypes="jax"))
+    assert [mask.tolist() for _, mask in few] == [[True] * 3 + [False] * 5]
+    elements = list(feed.jax(ad.Dataset.range(3, output_type=np.int32), even="pad"))
+    assert [(int(element), bool(mask)) for element, mask in elements] == [(0, True), (1, True), (2, True)]
 
 
 def test_a_type_is_never_changed_in_silence() -> None:
@@ -234,4 +251,9 @@ def test_processes_take_the_same_steps_with_rows_of_their_own() -> None:
     assert ranks[0]["same"] == ranks[1]["same"]
     for rank in ranks:
         assert "a batch of 2 rows comes behind batches of 4" in rank["short"]
+    for number, (sums, names) in enumerate(ranks[0]["evaluated"]):
+        count = EVALUATED[number // 2]
+        assert ranks[1]["evaluated"][number][0] == sums
+        assert sum(sums) == sum(range(count))
+        assert sorted(map(int, names + ranks[1]["evaluated"][number][1])) == list(range(count))
     assert "one of them has ended" in ranks[0]["died"]
