@@ -13,6 +13,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from asyncdata import feed as feed
     from asyncdata import state as state
     from asyncdata.dataset.adapting import adapt as adapt
     from asyncdata.dataset.dataset import Dataset as Dataset
@@ -189,7 +190,7 @@ _HOMES = {
     "asyncdata.storage.backends": ("BackendSpec", "register_backend"),
     "asyncdata.workers.failure": ("UserFunctionError",),
 }
-_MODULES = ("state",)
+_MODULES = ("feed", "state")
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = sorted([*_HOME_OF, *_MODULES])  # noqa: PLE0605 -- a list of the names above
