@@ -18,8 +18,10 @@ TENSORFLOW := .cache/tensorflow
 FEEDS := .cache/feeds
 TRAINERS := .cache/trainers
 # Pinned, because nothing may replace a build for CPUs alone (named by PIP_FIND_LINKS or PIP_EXTRA_INDEX_URL) by one for
-# GPUs, which has 4.5 GB.
+# GPUs, which has 4.5 GB. An environment keeps it, whatever is installed there later: torchvision asks for the newest.
 TORCH := torch==2.13.0
+KEEP_TORCH = printf '%s\n' '$(TORCH)' >$(1)/constraints.txt && $(1)/bin/python -c 'import pathlib; print("[install]\nconstraint =", \
+	pathlib.Path("$(1)/constraints.txt").resolve().as_uri())' >$(1)/pip.conf
 # What docs/howto/use-other-libraries-in-map.md shows.
 TRANSFORMERS := albumentations scikit-learn sentencepiece tokenizers
 PIP_INSTALL := $(RUN) -m pip install --quiet --disable-pip-version-check --no-input
@@ -52,12 +54,12 @@ tensorflow: $(TENSORFLOW)/.installed ## install TensorFlow beside, for the tests
 feeds: $(FEEDS)/.installed ## install PyTorch, JAX and Keras beside, for the tests of asyncdata.feed
 
 feedtests: $(FEEDS)/.installed ## run the tests of asyncdata.feed, and the pages about it, with these
-	$(MAKE) VENV=$(FEEDS) test ARGS='tests/feed tests/architecture/test_docs.py -k "feed or libraries"'
+	$(MAKE) VENV=$(FEEDS) test ARGS='tests/feed tests/architecture/test_docs.py -k "feed or libraries or torchvision"'
 
 trainers: $(TRAINERS)/.installed ## install Lightning, Transformers, Accelerate, Orbax, flax and TensorFlow, too
 
 trainertests: $(TRAINERS)/.installed ## run the tests of asyncdata.feed, and the pages about it, with all of them
-	$(MAKE) VENV=$(TRAINERS) test ARGS='tests/feed tests/architecture/test_docs.py -k "feed or libraries"'
+	$(MAKE) VENV=$(TRAINERS) test ARGS='tests/feed tests/architecture/test_docs.py -k "feed or libraries or torchvision"'
 
 demo: $(VENV)/.bench ## GCS stand-in, JPEG shards, decode in worker processes, a table at the end
 	$(RUN) -m benchmarks.demo $(ARGS)
@@ -100,6 +102,7 @@ $(TENSORFLOW)/.installed: | $(VENV)/.python
 
 $(FEEDS)/.installed: pyproject.toml
 	$(MAKE) VENV=$(FEEDS) $(FEEDS)/.python
+	@$(call KEEP_TORCH,$(FEEDS))
 	$(FEEDS)/bin/python -m pip install --quiet --disable-pip-version-check --no-input '$(TORCH)' torchdata jax keras
 	@# For one page of the documentation, which is skipped where they do not install.
 	-$(FEEDS)/bin/python -m pip install --quiet --disable-pip-version-check --no-input $(TRANSFORMERS)
@@ -108,6 +111,7 @@ $(FEEDS)/.installed: pyproject.toml
 
 $(TRAINERS)/.installed: pyproject.toml
 	$(MAKE) VENV=$(TRAINERS) $(TRAINERS)/.python
+	@$(call KEEP_TORCH,$(TRAINERS))
 	$(TRAINERS)/bin/python -m pip install --quiet --disable-pip-version-check --no-input '$(TORCH)' torchdata jax keras \
 		accelerate flax lightning optax orbax-checkpoint tensorflow-cpu transformers $(TRANSFORMERS)
 	$(MAKE) VENV=$(TRAINERS) $(TRAINERS)/.dev
