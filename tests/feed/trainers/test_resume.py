@@ -25,7 +25,7 @@ CASES: list[tuple[str, str, Kind]] = [
     *(("lightning", "lightning", kind) for kind in ("known", "unknown", "accumulate")),
     *(("transformers", "transformers", kind) for kind in ("known", "unknown", "accumulate")),
     *(("flax", "flax", kind) for kind in ("known", "unknown", "accumulate")),
-    *(("keras", "keras jax", kind) for kind in ("known", "unknown")),
+    *(("keras", "keras jax", kind) for kind in ("known", "unknown", "accumulate")),
 ]
 
 EVERY = 1 << 30
