@@ -58,6 +58,24 @@ def test_arrays_are_the_memory_of_the_batch(executor: str, *, isolate: bool, mon
             assert batch[dtype][0].tolist() == np.full((2, 3), 4 * number, dtype).tolist()
 
 
+@pytest.mark.parametrize("executor", ["thread", "process"])
+def test_divided_arrays_are_the_memory_of_the_batch(executor: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each device has its rows where the pipeline wrote them, if they begin on 64-byte boundaries."""
+    begins: list[int] = []
+    make = jax.make_array_from_process_local_data
+
+    def watched(sharding: Any, array: Any) -> Any:
+        begins.append(address(array))
+        return make(sharding, array)
+
+    monkeypatch.setattr(jax, "make_array_from_process_local_data", watched)
+    ds = ad.Dataset.range(32).map(lambda i: np.full(64, i, np.float32), 1, executor=executor).batch(8)
+    batches = list(feed.jax(ds, sharding=NamedSharding(jax.make_mesh((4,), ("d",)), PartitionSpec("d"))))
+    for begin, batch in zip(begins, batches, strict=True):
+        for part in batch.addressable_shards:
+            assert part.data.unsafe_buffer_pointer() == begin + part.index[0].start * 64 * 4
+
+
 @pytest.mark.parametrize("spec", [("d",), ("d", None, None), (None,), ("d", "m")])
 def test_batches_are_divided_over_devices(spec: tuple[Any, ...]) -> None:
     """Along the first axes as the sharding says; a leaf with fewer axes takes as many parts of it as it has."""
