@@ -41,7 +41,8 @@ class PositionHandler(ocp.CheckpointHandler):  # type: ignore[misc]  # orbax is 
         found = {path.name: path for path in directory.glob(_FILES)}
         before = {name.partition("-of-")[2].removesuffix(".json") for name in found}
         if not found or before != {str(len(found))}:
-            raise StateError(f"the positions of some processes are missing: there are {sorted(found)}", url=str(directory))
+            missing = f"the positions of some processes are missing: there are {sorted(found)}"
+            raise StateError(missing, url=str(directory))
         states = [json.loads(found[f"process_{index}-of-{len(found)}.json"].read_text()) for index in range(len(found))]
         item: HasState = args.item
         count, index = ocp.multihost.process_count(), ocp.multihost.process_index()
