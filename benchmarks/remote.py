@@ -17,6 +17,9 @@ Faults are counted out, not drawn. Each run is a process of its own, every recor
 weathers are measured in turn: five rounds, or as many as end within ten minutes (see *runs*). Others than this library
 meet the `hang` once, and who has not finished 20 s after the time of a clear epoch is stopped.
 
+``of CPUs`` is how much of all processors client and server used together: near 1, no reader can be faster than their
+CPU time allows.
+
 In clear weather the same bytes are also received by bare sockets and dropped, without a record, a checksum or a second
 attempt: what client and server can do together on this machine.
 """
@@ -37,11 +40,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from asyncdata.options import usable_cpus
 from benchmarks.conditions import conditions
 from benchmarks.datasets import RAW_BYTES, Shards, write_shards
 from benchmarks.launch import PEERS_PYTHON, find_python, run_here, run_json, run_peer
 from benchmarks.links import touch
-from benchmarks.measure import in_turn
+from benchmarks.measure import cpu_s, in_turn
 from benchmarks.servers import REPOSITORY, Server, fake_gcs
 from benchmarks.table import markdown, median_cell, ratio_cell
 from benchmarks.workloads import Epoch, Work
@@ -109,6 +113,8 @@ _HEAD: Final = (
     "MB/s",
     "1000 records/s",
     "CPU s/GB",
+    "server CPU s/GB",
+    "of CPUs",
     "x clear",
     "x asyncdata",
     "runs",
@@ -139,15 +145,10 @@ def run_all(
             deterministic=False,
             batch=1024 if shards.kind == "tiny" else 64,
         )
-        if reader == _BARE:
-            return run_bare(work, shards)
-        if reader not in _PEERS:
-            # Of several epochs the last one counts: the first had to start everything.
-            return run_here(dataclasses.replace(work, **own[reader]))[-1]
-        limit_s = took_s.get(reader, _START_S) + _FINISH_S if name == "hang" else None
-        began = time.monotonic()
+        limit_s = took_s.get(reader, _START_S) + _FINISH_S if name == "hang" and reader in _PEERS else None
+        began, before_s = time.monotonic(), cpu_s(server.pid)
         try:
-            return run_peer(peers[reader], _PEERS[reader][0], _reached(reader, work, root), timeout_s=limit_s)[-1]
+            epochs = run_reader(reader, work, shards, peers, root, limit_s)
         except subprocess.TimeoutExpired:
             return None
         except subprocess.CalledProcessError:
@@ -156,6 +157,8 @@ def run_all(
         finally:
             if name == "clear":
                 took_s[reader] = time.monotonic() - began
+        # Of several epochs the last one counts: the first had to start everything.
+        return dataclasses.replace(epochs[-1], server_cpu_s=(cpu_s(server.pid) - before_s) / len(epochs))
 
     # One server for all: its files are read, and their checksums formed, once.
     with fake_gcs(root, {**_LINK, "rules": []}) as server:
@@ -170,13 +173,30 @@ def run_all(
                 (waiting if reader in peers and name == "hang" else often)[f"{name}, {reader}"] = run
         if "clear" in weathers and shards.kind == "raw":
             often[f"clear, {_BARE}"] = functools.partial(once, "clear", _BARE, server)
-        measured = in_turn(rounds, often, note, _LIMIT_S - len(waiting) * (_FINISH_S + _START_S))
-        measured |= in_turn(1, waiting, note)
+        results = in_turn(rounds, often, note, _LIMIT_S - len(waiting) * (_FINISH_S + _START_S))
+        results |= in_turn(1, waiting, note)
     found: dict[str, dict[str, list[Epoch]]] = {name: {} for name in weathers}
-    for title, epochs in measured.items():
+    for title, epochs in results.items():
         name, _, reader = title.partition(", ")
         found[name][reader] = [epoch for epoch in epochs if epoch is not None]
     return found
+
+
+def run_reader(
+    reader: str, work: Work, shards: Shards, peers: Mapping[str, str], root: Path, limit_s: float | None
+) -> list[Epoch]:
+    """The work done once by a reader, in as many epochs as it needs.
+
+    Raises:
+        subprocess.TimeoutExpired: It took longer than the limit.
+        subprocess.CalledProcessError: It failed.
+    """
+    if reader == _BARE:
+        return [run_bare(work, shards)]
+    if reader in _PEERS:
+        return run_peer(peers[reader], _PEERS[reader][0], _reached(reader, work, root), timeout_s=limit_s)
+    ways = _OWN if shards.kind == "raw" else _OWN_PARSING
+    return run_here(dataclasses.replace(work, **ways[reader]))
 
 
 def _weathers_of(reader: str, kind: str, weathers: Sequence[str]) -> Sequence[str]:
@@ -244,6 +264,8 @@ def rows(
                 median_cell(rates, 0),
                 median_cell([epoch.records / epoch.wall_s / 1e3 for epoch in epochs], 1),
                 median_cell([epoch.cpu_s / (epoch.records * record_bytes / 1e9) for epoch in epochs]),
+                median_cell([epoch.server_cpu_s / (epoch.records * record_bytes / 1e9) for epoch in epochs]),
+                median_cell([(epoch.cpu_s + epoch.server_cpu_s) / (epoch.wall_s * usable_cpus()) for epoch in epochs]),
                 share,
                 ratio_cell(rates, own),
                 str(len(epochs)),

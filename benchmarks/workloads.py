@@ -97,6 +97,7 @@ class Epoch:
         cpu_s: Of the process and its workers.
         parent_cpu_s: Of the process without its workers.
         tasks: Tasks that workers did.
+        server_cpu_s: Of the server on the same machine; 0 unless asked for.
         peak_bytes: Memory of all processes; 0 unless asked for.
         preadv_s: CPU time of reading the same files and nothing else; 0 unless asked for.
         busy_preadv_s: The same while another processor forms checksums.
@@ -110,6 +111,7 @@ class Epoch:
     cpu_s: float
     parent_cpu_s: float
     tasks: int
+    server_cpu_s: float = 0.0
     peak_bytes: int = 0
     preadv_s: float = 0.0
     busy_preadv_s: float = 0.0
@@ -202,6 +204,9 @@ def _run_epoch(work: Work, ds: ad.Dataset, runtime: ad.Runtime, *, check: bool) 
     before = read_stats(runtime)
     parent, cpu = cpu_s(os.getpid()), tree_cpu_s(os.getpid())
     first_s, first_records, records = 0.0, 0, 0
+    # Kept until the next ones are there, as peers and training loops do: glibc gives memory that is freed at the end of
+    # the heap back to the system, and takes it again for the next batch, page by page.
+    strings: list[bytes] = []
     began = time.perf_counter()
     with ds.iterator() as batches:
         for batch in batches:
@@ -210,11 +215,12 @@ def _run_epoch(work: Work, ds: ad.Dataset, runtime: ad.Runtime, *, check: bool) 
             if check:
                 np.add.at(seen, numbers_of(batch, work.kind), 1)
             if work.strings and isinstance(batch, dict) and isinstance(batch.get("image"), ad.BytesArray):
-                batch["image"].tolist()
+                strings = batch["image"].tolist()
             count = len(next(iter(batch.values())) if isinstance(batch, dict) else batch)
             records += count
             first_records = first_records or count
         wall_s = time.perf_counter() - began
+        del strings
         after = read_stats(runtime)
         cpu_after, parent_after = tree_cpu_s(os.getpid()), cpu_s(os.getpid())
     wrong = int((seen != shards.repeats).sum()) if check else int(records != shards.shards * shards.records)

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 from asyncdata.formats.framing import Framer, WholeFramer
+from asyncdata.formats.sample_framing import SampleFramer
 from asyncdata.formats.tar import TarFramer
-from asyncdata.formats.tar_samples import SampleFramer
 from asyncdata.formats.tfrecord import TFRecordFramer
 from asyncdata.memory.accounts import Kind
 from asyncdata.memory.leaf import BYTES, UNCHECKED_BYTES

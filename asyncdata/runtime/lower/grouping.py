@@ -194,14 +194,12 @@ def _freshness(
     *,
     in_turn: bool = True,
 ) -> Freshness:
-    io, manifest = around_inner(node, scope).access
     filling = Filling(scope.seed, scope.epoch, scope.element)
     return Freshness(
         context,
         node.recipe,
         cure,
-        manifest=manifest,
-        io=io,
+        access=around_inner(node, scope).access,
         outer=scope.reads,
         filling=filling,
         told=told,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
+import functools
+from collections.abc import Callable
 from typing import Final
 
 from asyncdata.memory.accounts import Account, Ticket
@@ -87,3 +90,18 @@ def _outside(column: Column) -> int:
     if isinstance(column, RefColumn):
         return int(column.rows.nbytes) + (0 if column.leaves is None else int(column.leaves.nbytes))
     return column.nbytes + (_OBJECT_BYTES * len(column) if isinstance(column, ObjectColumn) else 0)
+
+
+def trim_heap() -> None:
+    """Gives back to the system what the C library keeps of objects that are gone: up to 64 MB by itself, uncharged.
+
+    Takes some milliseconds for a large heap.
+    """
+    _trim()(0)
+
+
+@functools.cache
+def _trim() -> Callable[[int], object]:
+    # glibc has it, other C libraries do not.
+    found: Callable[[int], object] = getattr(ctypes.CDLL(None), "malloc_trim", int)
+    return found

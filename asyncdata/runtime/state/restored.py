@@ -61,8 +61,10 @@ class Pick(NamedTuple):
 
     def lie(self, origin: Rows) -> bool:
         """Whether elements can be read by themselves, by their provenance."""
-        numbers = np.unique(origin[:, 0]).tolist()
-        return all(any(number in files.numbers for files in self.files) for number in numbers)
+        numbers = origin[:, 0]
+        # Most blocks come from one file.
+        distinct = numbers[:1] if (numbers == numbers[:1]).all() else np.unique(numbers)
+        return all(any(number in files.numbers for files in self.files) for number in distinct.tolist())
 
 
 class Kept:
@@ -264,7 +266,9 @@ class TrackedStage(Stage):
                 marks.append((row, {"at": first + row, "input": mark}))
         self._position += len(block)
         positions = np.arange(first, self._position)
-        known = self._later[slice(*np.searchsorted(self._later, (first, self._position)))]
+        known = self._later
+        if len(known):
+            known = known[slice(*np.searchsorted(known, (first, self._position)))]
         if len(known):
             positions = np.setdiff1d(positions, known, assume_unique=True)
             block = block.select(positions - first)

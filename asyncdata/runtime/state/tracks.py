@@ -312,7 +312,9 @@ class Track:
 
     def used(self, positions: Rows) -> Rows:
         """These positions as pairs, see `asyncdata.memory.used`."""
-        return np.column_stack((np.full(len(positions), self.number, np.int64), positions))
+        pairs = np.empty((len(positions), 2), np.int64)
+        pairs[:, 0], pairs[:, 1] = self.number, positions
+        return pairs
 
     def counted(self, advance: Advance, numbers: Rows | None = None) -> Advance:
         """The advance when each row also uses up a number of this track, by default the next ones."""

@@ -24,10 +24,10 @@ from asyncdata.memory.wire import aligned
 from asyncdata.runtime.stage import BLOCK_ROWS, Stage, StageContext
 from asyncdata.runtime.stages.group.collecting import CollectingStage
 from asyncdata.runtime.stages.group.stacking import (
-    Kept,
     Misfit,
     Payloads,
     Pieces,
+    Referred,
     Stack,
     Texts,
     halved,
@@ -130,12 +130,12 @@ class BatchStage(CollectingStage):
                 table, free = await self._write_payloads(given.items, free)
                 part[...] = table.reshape(part.shape)
             else:
-                part[...] = (given.table if isinstance(given, Kept) else given.array).reshape(part.shape)
+                part[...] = (given.table if isinstance(given, Referred) else given.array).reshape(part.shape)
         # Nothing waits or fails from here on: the holds change hands.
         columns: list[Column] = []
         offsets = iter(layout.offsets)
         for column, stack in zip(block.columns, stacks, strict=True):
-            if not isinstance(stack, Kept):
+            if not isinstance(stack, Referred):
                 column.release()
             if isinstance(stack, Texts):
                 columns.append(ObjectColumn(list(stack.batches)))

@@ -4,7 +4,7 @@
 |----------------------------|-------------------|-------------------------------------------------------------------|
 | one array                  | array             | in one assignment (`Values`)                                      |
 | arrays, here and there     | array             | row by row (`Pieces`)                                             |
-| byte strings in the arena  | table             | their references; the payloads stay where they are (`Kept`)       |
+| byte strings in the arena  | table             | their references; the payloads stay where they are (`Referred`)   |
 | byte strings elsewhere     | table             | their references, and the payloads behind all leaves (`Payloads`) |
 | arrays of byte strings     | array of objects  | nothing: the batches are Python objects (`Texts`)                 |
 
@@ -64,7 +64,7 @@ class Pieces(NamedTuple):
     rows: list[npt.NDArray[Any]]
 
 
-class Kept(NamedTuple):
+class Referred(NamedTuple):
     """References to byte strings that stay where they are; their holds move into the batch."""
 
     leaf: Leaf
@@ -85,7 +85,7 @@ class Texts(NamedTuple):
     batches: list[npt.NDArray[Any]]
 
 
-Stack: TypeAlias = Values | Pieces | Kept | Payloads | Texts
+Stack: TypeAlias = Values | Pieces | Referred | Payloads | Texts
 
 
 def stack_of(column: Column, size: int) -> Stack:
@@ -111,7 +111,7 @@ def _of_references(column: RefColumn, size: int) -> Stack:
     if first.kind in ("object", "table") or (first.kind == "array" and np.dtype(first.dtype).kind in _NO_ARRAYS):
         return _of_objects(_elements(column), size)
     if first.kind in ("bytes", "str"):
-        return Kept(Leaf("table", shape=(size,), text=first.kind == "str"), column.rows)
+        return Referred(Leaf("table", shape=(size,), text=first.kind == "str"), column.rows)
     arena = column.slabs.arena.array
     dtype, shape, nbytes = np.dtype(first.dtype), first.shape, first.nbytes
     rows = [arena[at : at + nbytes].view(dtype).reshape(shape) for at in column.rows[:, 0].tolist()]

@@ -25,8 +25,7 @@ from asyncdata.memory.advance import EMPTY, Advance, Mark, Rows
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColumn
 from asyncdata.memory.structure import LEAF, RaggedOf, Structure, leaf_count
-from asyncdata.runtime.memory.heap import trim_heap
-from asyncdata.runtime.memory.outside_slabs import OutsideSlabs
+from asyncdata.runtime.memory.outside_slabs import OutsideSlabs, trim_heap
 from asyncdata.runtime.stage import BLOCK_ROWS, Stage, StageContext
 from asyncdata.runtime.stages.group.materialized import Materialized
 from asyncdata.runtime.stages.sources.arrays import block_of_elements

@@ -228,14 +228,12 @@ class FramedStage(FileStage):
 
     def _marks(self, origin: Rows, lines: Rows | None) -> Marks:
         """Where reading can begin again: at the byte, with the numbers, of these records."""
+        info = self._bytes.info
+        version = None if info is None else info.version
 
         def mark(row: int) -> Mark:
-            info = self._bytes.info
-            place: dict[str, Any] = {
-                "record": int(origin[row, 1]),
-                "offset": int(origin[row, 3]),
-                "version": None if info is None else info.version,
-            }
+            _, record, _, offset = origin[row].tolist()
+            place: dict[str, Any] = {"record": record, "offset": offset, "version": version}
             if lines is not None:
                 place["line"] = int(lines[row])
             if self._columns is not None:
@@ -243,7 +241,9 @@ class FramedStage(FileStage):
             return place
 
         windows = origin[:, 3] // _MARK_BYTES
-        far = np.flatnonzero(np.diff(windows, prepend=self._window)).tolist()
+        far = (np.flatnonzero(windows[1:] != windows[:-1]) + 1).tolist()
+        if windows[0] != self._window:
+            far.insert(0, 0)
         self._window = int(windows[-1])
         return self._marker.marks(len(origin), mark, also=far)
 

@@ -76,8 +76,7 @@ class Freshness:
         context: Of the stage.
         recipe: What is compared.
         cure: What the user can do about a difference.
-        manifest: Lists files.
-        io: Looks at files.
+        access: What lists files and looks at them.
         outer: Collects what is read for a snapshot or cache that comes after this one.
         filling: The run in which the input makes the elements, if it does.
         told: What the state says that the run begins at.
@@ -96,8 +95,7 @@ class Freshness:
         recipe: Recipe,
         cure: str,
         *,
-        manifest: Manifest,
-        io: Io,
+        access: tuple[Io, Manifest],
         outer: Reads | None,
         filling: Filling | None = None,
         told: Told | None = None,
@@ -113,8 +111,7 @@ class Freshness:
         self._recipe = recipe
         self._label = context.label
         self._cure = cure
-        self._manifest = manifest
-        self._io = io
+        self._io, self._manifest = access
         self._threads = context.threads
         self._outer = outer
         self._steps: list[Step] = []

@@ -10,7 +10,7 @@ import pytest
 
 KEPT = """
 import os
-from asyncdata.runtime.memory.heap import trim_heap
+from asyncdata.runtime.memory.outside_slabs import trim_heap
 
 def resident():
     with open("/proc/self/statm") as file:

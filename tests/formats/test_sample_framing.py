@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from asyncdata.errors import BrokenFrameError
+from asyncdata.formats.sample_framing import SampleFramer
 from asyncdata.formats.tar import part_of
-from asyncdata.formats.tar_samples import SampleFramer
 from tests.formats.streams import iter_framed
 from tests.formats.test_tar import FORMATS, archive
 from tests.samples import samples
