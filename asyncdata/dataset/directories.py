@@ -281,7 +281,7 @@ def _from_directory(
         part = index.part(validation_split, subset_name)
         if not part.paths:
             raise ValueError(
-                f"there are no {what} ({', '.join(suffixes)}) in {directory}"
+                f"there are no {what} ({', '.join(suffixes)}) in {arguments.shown(directory)}"
                 + (f" for {subset_name}" if subset_name else "")
             )
         if verbose and subset_name is not None:

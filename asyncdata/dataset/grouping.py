@@ -32,6 +32,7 @@ from asyncdata.planner.element_spec import element_spec
 from asyncdata.runtime.stages.store.stored import MemoryCell
 from asyncdata.runtime.user_code import as_int
 from asyncdata.spec import ArraySpec
+from asyncdata.storage.local.paths import path_of
 from asyncdata.storage.urls import scheme_of
 
 
@@ -277,4 +278,4 @@ def _local_path(name: str, what: str) -> str:
     """
     if scheme_of(name) != "file":
         raise UnsupportedURLError(f"{what} writes to local file systems only", url=name)
-    return os.path.abspath(name.removeprefix("file://"))
+    return os.path.abspath(path_of(name))
