@@ -47,6 +47,7 @@ class DirectoryDataset(Dataset):
         return DirectoryDataset, (self._node, self.class_names, self.file_paths)
 
 
+@arguments.suggests
 def image_dataset_from_directory(
     directory: str | os.PathLike[str],
     labels: str | Sequence[int] | None = "inferred",
@@ -153,6 +154,7 @@ def image_dataset_from_directory(
     )
 
 
+@arguments.suggests
 def text_dataset_from_directory(
     directory: str | os.PathLike[str],
     labels: str | Sequence[int] | None = "inferred",

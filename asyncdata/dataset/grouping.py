@@ -174,6 +174,11 @@ class _BucketOf:
         self._boundaries = boundaries
         self._bounded = bounded
 
+    @property
+    def __wrapped__(self) -> Callable[..., Any]:
+        """The function whose signature counts."""
+        return self._length
+
     def __call__(self, *element: Any) -> int:
         length = as_int(self._length(*element), "element_length_func")
         bucket = bisect_right(self._boundaries, length)

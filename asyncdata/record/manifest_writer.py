@@ -24,6 +24,7 @@ from asyncdata.types import ObjectInfo
 _GLOBS_AT_A_TIME: Final = 16
 
 
+@arguments.suggests
 def write_manifest(
     file_pattern: str | Sequence[str], path: str | os.PathLike[str], options: Options | None = None
 ) -> int:

@@ -61,6 +61,7 @@ class TFRecordWriter:
         file_bytes: Bytes given to the file so far; final after ``close()``.
     """
 
+    @arguments.suggests
     def __init__(self, target: str | os.PathLike[str] | BinarySink, compression_type: str | None = None) -> None:
         kind = check_compression_type(compression_type)
         if kind == "ZSTD":

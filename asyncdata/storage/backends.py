@@ -76,6 +76,7 @@ _REGISTERED: dict[str, BackendSpec] = {}
 _SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]*")
 
 
+@arguments.suggests
 def register_backend(scheme: str, spec: BackendSpec) -> None:
     """Lets asyncdata read URLs of a new scheme, in this process and in the loader processes that it starts.
 
