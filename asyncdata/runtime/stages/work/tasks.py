@@ -343,7 +343,12 @@ class Job:
             if part.bad and part.reply is not None:
                 row, blob = decode_failed(part.reply.failed)[0]
                 return self._failure(blob, part.start + row)
-        return self._misfit() if any(part.unlike is not None for part in self.parts) else None
+        return self._misfit() if self.unlike else None
+
+    @property
+    def unlike(self) -> bool:
+        """Whether rows of a task make no batch."""
+        return any(part.unlike is not None for part in self.parts)
 
     async def _call(self, part: JobTask, executor: Executor) -> Reply:
         task = part.task
