@@ -20,6 +20,7 @@ import numpy as np
 from asyncdata.redaction import redact, redact_value
 
 C = TypeVar("C")
+F = TypeVar("F", bound=Callable[..., Any])
 R = TypeVar("R")
 
 _SMALLEST: Final = -(1 << 63)
@@ -202,10 +203,12 @@ def choice(name: str, value: Any, allowed: Sequence[Any]) -> Any:
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:
-    """Returns ``; did you mean 'x'?`` if a known word is similar, else an empty text."""
+    """Returns ``; did you mean 'x'?`` if a known word is similar, or has it as a part; else an empty text."""
     names = {name.lower(): name for name in known}
     # Of a short word one letter is much: half of 's4' is right.
-    nearest = difflib.get_close_matches(word.lower(), names, n=1, cutoff=0.5 if len(word) <= _SHORT else 0.6)
+    said = word.lower()
+    nearest = difflib.get_close_matches(said, names, n=1, cutoff=0.5 if len(said) <= _SHORT else 0.6)
+    nearest = nearest or [name for name in names if said in name.split("_") or name.startswith(f"{said}_")]
     return f"; did you mean {names[nearest[0]]!r}?" if nearest else ""
 
 
@@ -232,8 +235,14 @@ def suggesting(cls: type[C]) -> type[C]:
     return cls
 
 
+def suggests(function: F) -> F:
+    """Decorates a function, or the constructor of a class with its name, in the same way."""
+    return _suggesting(function)  # type: ignore[return-value]  # takes and returns the same
+
+
 def _suggesting(function: Callable[..., R]) -> Callable[..., R]:
     parameters = [each for each in inspect.signature(function).parameters if each != "self"]
+    owner = function.__qualname__.removesuffix(".__init__")
 
     @functools.wraps(function)
     def call(*args: Any, **given: Any) -> R:
@@ -242,7 +251,7 @@ def _suggesting(function: Callable[..., R]) -> Callable[..., R]:
         except TypeError:
             for word in given:
                 if word not in parameters:
-                    raise unexpected_keyword(function.__qualname__, word, parameters) from None
+                    raise unexpected_keyword(owner, word, parameters) from None
             raise
 
     return call

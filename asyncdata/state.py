@@ -28,7 +28,7 @@ from asyncdata.runtime.state.json_codec import compressed
 from asyncdata.runtime.state.listings import digest_of, unpack
 from asyncdata.storage.backends import check_storage
 from asyncdata.storage.fetch import Fetcher
-from asyncdata.storage.local.reader import path_of
+from asyncdata.storage.local.paths import path_of
 from asyncdata.storage.urls import scheme_of
 
 __all__ = ["FileCursor", "StateDescription", "describe", "diff", "load", "save", "split"]

@@ -164,6 +164,8 @@ def test_a_wrong_name_is_answered_with_the_right_one() -> None:
         ({"http": {"header": {}}}, "did you mean 'headers'?"),
         ({"webhdfs": {"usr": "hush"}}, "did you mean 'user'?"),
         ({"hdfs": {"kerberos_keytabs": "hush"}}, "did you mean 'kerberos_keytab'?"),
+        ({"ftp": {"usernme": "hush"}}, "storage['ftp'] has the unknown option 'usernme'; did you mean 'username'?"),
+        ({"gs": {"backend": "fsspec", "consistancy": "hush"}}, "did you mean 'consistency'?"),
     ],
 )
 def test_unknown_storage_options_are_refused_at_once(storage: Any, message: str) -> None:

@@ -19,6 +19,7 @@ from asyncdata.preprocessing.nest import ByLeaf, Nest, filled, leaves_of, name_o
 from asyncdata.preprocessing.summarize import Partial, Summarize
 
 
+@arguments.suggests
 def adapt(
     dataset: Dataset,
     learners: Nest,

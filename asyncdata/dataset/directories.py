@@ -47,6 +47,7 @@ class DirectoryDataset(Dataset):
         return DirectoryDataset, (self._node, self.class_names, self.file_paths)
 
 
+@arguments.suggests
 def image_dataset_from_directory(
     directory: str | os.PathLike[str],
     labels: str | Sequence[int] | None = "inferred",
@@ -153,6 +154,7 @@ def image_dataset_from_directory(
     )
 
 
+@arguments.suggests
 def text_dataset_from_directory(
     directory: str | os.PathLike[str],
     labels: str | Sequence[int] | None = "inferred",
@@ -281,7 +283,7 @@ def _from_directory(
         part = index.part(validation_split, subset_name)
         if not part.paths:
             raise ValueError(
-                f"there are no {what} ({', '.join(suffixes)}) in {directory}"
+                f"there are no {what} ({', '.join(suffixes)}) in {arguments.shown(directory)}"
                 + (f" for {subset_name}" if subset_name else "")
             )
         if verbose and subset_name is not None:

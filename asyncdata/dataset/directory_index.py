@@ -16,9 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from asyncdata import arguments
 from asyncdata.dataset.dataset import Dataset
 from asyncdata.errors import ObjectNotFoundError
 from asyncdata.storage.globs import has_wildcard
+from asyncdata.storage.local.paths import path_of
 from asyncdata.storage.urls import scheme_of
 
 
@@ -90,7 +92,9 @@ def index_directory(
             found = [int(label) for label in labels]
             names = [str(label) for label in sorted(set(found))]
             if len(found) != len(paths):
-                raise ValueError(f"{len(found)} labels were given for {len(paths)} files in {directory}")
+                raise ValueError(
+                    f"{len(found)} labels were given for {len(paths)} files in {arguments.shown(directory)}"
+                )
     if shuffle:
         # Keras' generator and order, so that both make the same split.
         np.random.RandomState(seed).shuffle(paths)
@@ -118,9 +122,9 @@ def _join(directory: str, folder: str, file: str) -> str:
 def _list(directory: str, suffixes: tuple[str, ...], *, follow_links: bool) -> tuple[set[str], list[tuple[str, str]]]:
     """Returns the folders in the directory, and (folder, name) of all files below it, sorted."""
     if scheme_of(directory) == "file":
-        return _list_local(directory.removeprefix("file://"), suffixes, follow_links=follow_links)
+        return _list_local(path_of(directory), suffixes, follow_links=follow_links)
     if has_wildcard(directory):
-        raise ValueError(f"the directory must not contain wildcards: {directory}")
+        raise ValueError(f"the directory must not contain wildcards: {arguments.shown(directory)}")
     folders: set[str] = set()
     files: list[tuple[str, str]] = []
     for url in Dataset.list_files(f"{directory}/**", shuffle=False):

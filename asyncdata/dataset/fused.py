@@ -30,6 +30,7 @@ def unless_sloppy(sloppy: bool | None) -> bool | None:
     return None if said is None else not said
 
 
+@arguments.suggests
 def map_and_batch(
     map_func: Callable[..., Any],
     batch_size: int,
@@ -49,6 +50,7 @@ def map_and_batch(
     )
 
 
+@arguments.suggests
 def shuffle_and_repeat(
     buffer_size: int, count: int | None = None, seed: int | None = None
 ) -> Callable[[Dataset], Dataset]:
@@ -62,6 +64,7 @@ def shuffle_and_repeat(
     return lambda dataset: dataset.shuffle_and_repeat(buffer_size, count, seed)
 
 
+@arguments.suggests
 def parallel_interleave(
     map_func: Callable[..., Dataset],
     cycle_length: int,

@@ -32,6 +32,7 @@ from asyncdata.planner.element_spec import element_spec
 from asyncdata.runtime.stages.store.stored import MemoryCell
 from asyncdata.runtime.user_code import as_int
 from asyncdata.spec import ArraySpec
+from asyncdata.storage.local.paths import path_of
 from asyncdata.storage.urls import scheme_of
 
 
@@ -173,6 +174,11 @@ class _BucketOf:
         self._boundaries = boundaries
         self._bounded = bounded
 
+    @property
+    def __wrapped__(self) -> Callable[..., Any]:
+        """The function whose signature counts."""
+        return self._length
+
     def __call__(self, *element: Any) -> int:
         length = as_int(self._length(*element), "element_length_func")
         bucket = bisect_right(self._boundaries, length)
@@ -277,4 +283,4 @@ def _local_path(name: str, what: str) -> str:
     """
     if scheme_of(name) != "file":
         raise UnsupportedURLError(f"{what} writes to local file systems only", url=name)
-    return os.path.abspath(name.removeprefix("file://"))
+    return os.path.abspath(path_of(name))

@@ -186,6 +186,7 @@ class ImageDecoder:
         return out
 
 
+@arguments.suggests
 def decode_image(
     channels: int = 3,
     size: tuple[int, int] | None = None,

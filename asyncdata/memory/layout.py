@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from asyncdata.errors import UnbatchableError
+from asyncdata.memory.bytesarray import BytesArray
 from asyncdata.memory.leaf import Leaf, is_plain
 from asyncdata.memory.structure import Structure, describe, flatten_as, is_ragged, leaf_names, unflatten
 from asyncdata.memory.wire import aligned
@@ -69,6 +70,33 @@ def value_leaf(value: Any, count: int) -> Leaf:
             f"a numpy array of dtype {array.dtype} cannot be batched; return bytes or str, which may differ in length"
         )
     return Leaf("array", array.dtype.str, (count, *array.shape))
+
+
+def row_leaf(value: Any, count: int) -> Leaf:
+    """What `count` values like this one become as a batch that may hold several byte strings or texts a row."""
+    texts = text_array(value)
+    return value_leaf(value, count) if texts is None else texts_leaf(texts, count)
+
+
+def text_array(value: Any) -> npt.NDArray[Any] | None:
+    """An array, or a list, of byte strings or of texts as an array of objects; None for anything else."""
+    if isinstance(value, BytesArray):
+        return np.asarray(value)
+    if isinstance(value, list) and value and all(isinstance(item, bytes | str) for item in value):
+        array = np.empty(len(value), object)
+        array[:] = value
+    elif isinstance(value, np.ndarray) and value.ndim and value.dtype.kind in "OSU":
+        array = value.astype(object, copy=False)
+    else:
+        return None
+    kinds = set(map(type, array.ravel().tolist()))
+    return array if len(kinds) <= 1 and kinds <= {bytes, str} else None
+
+
+def texts_leaf(array: npt.NDArray[Any], count: int) -> Leaf:
+    """What `count` values like such an array of objects become as a batch."""
+    text = array.size > 0 and isinstance(array.flat[0], str)
+    return Leaf("object", shape=(count, *array.shape), text=text)
 
 
 def as_array(value: Any) -> npt.NDArray[Any]:

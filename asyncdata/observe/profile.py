@@ -274,6 +274,7 @@ def active_profile() -> Profile | None:
     return _active.get()
 
 
+@arguments.suggests
 def profile(
     path: str | os.PathLike[str] | None = None,
     *,

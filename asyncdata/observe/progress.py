@@ -278,6 +278,7 @@ def _bytes_read(iterator: Iterated) -> int:
     return int(count)
 
 
+@arguments.suggests
 def progress(
     source: Any,
     *,

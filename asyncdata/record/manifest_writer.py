@@ -9,18 +9,22 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
-from asyncdata.errors import ObjectNotFoundError
+from asyncdata import arguments
+from asyncdata.errors import ObjectNotFoundError, UnsupportedURLError
 from asyncdata.options import Options, read_environment
 from asyncdata.replacing import replacing
 from asyncdata.storage.backends import check_storage
 from asyncdata.storage.fetch import Fetcher
 from asyncdata.storage.groups import gather_bounded
+from asyncdata.storage.local.paths import path_of
 from asyncdata.storage.manifest_files import format_entry
+from asyncdata.storage.urls import scheme_of
 from asyncdata.types import ObjectInfo
 
 _GLOBS_AT_A_TIME: Final = 16
 
 
+@arguments.suggests
 def write_manifest(
     file_pattern: str | Sequence[str], path: str | os.PathLike[str], options: Options | None = None
 ) -> int:
@@ -51,12 +55,14 @@ def write_manifest(
     patterns = (file_pattern,) if isinstance(file_pattern, str) else tuple(file_pattern)
     chosen = options or Options()
     check_storage(chosen.storage)
+    if scheme_of(name := arguments.url("path", path)) != "file":
+        raise UnsupportedURLError("a manifest is written to local file systems only", url=name)
     if not patterns:
         raise ValueError("write_manifest needs at least one pattern")
     # A separate thread, so that it also works inside a running event loop.
     with ThreadPoolExecutor(1, thread_name_prefix="asyncdata-manifest") as thread:
         infos = thread.submit(asyncio.run, _list(patterns, chosen)).result()
-    with replacing(Path(path), "the manifest", "write_manifest") as file:
+    with replacing(Path(path_of(name)), "the manifest", "write_manifest") as file:
         file.writelines(f"{format_entry(info)}\n".encode() for info in infos)
     return len(infos)
 

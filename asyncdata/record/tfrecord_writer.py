@@ -20,6 +20,8 @@ from asyncdata.errors import SystemResourceError, refused
 from asyncdata.formats.compression import check_compression_type
 from asyncdata.formats.crc32c import Bytes
 from asyncdata.formats.tfrecord import encode_many
+from asyncdata.storage.local.paths import path_of
+from asyncdata.storage.urls import scheme_of
 
 _WRITE_BYTES: Final = 1 << 20
 """Frames are collected up to this size before they are written."""
@@ -59,6 +61,7 @@ class TFRecordWriter:
         file_bytes: Bytes given to the file so far; final after ``close()``.
     """
 
+    @arguments.suggests
     def __init__(self, target: str | os.PathLike[str] | BinarySink, compression_type: str | None = None) -> None:
         kind = check_compression_type(compression_type)
         if kind == "ZSTD":
@@ -74,11 +77,11 @@ class TFRecordWriter:
         self._closed = False
         if isinstance(target, str | os.PathLike):
             name = arguments.url("target", target)
-            if "://" in name.removeprefix("file://"):
+            if scheme_of(name) != "file":
                 raise ValueError(
                     f"target must be a local path or an open file, not {arguments.shown(name)}; see fsspec.open"
                 )
-            self._path = Path(name.removeprefix("file://"))
+            self._path = Path(path_of(name))
             self._partial = self._path.with_name(f".{self._path.name}.{secrets.token_hex(4)}.partial")
             self._file: Any = self._partial.open("xb")
         elif hasattr(target, "write"):

@@ -5,6 +5,7 @@ Wrong options raise an error before anything is opened. Error messages never con
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import re
 import resource
@@ -76,6 +77,7 @@ _REGISTERED: dict[str, BackendSpec] = {}
 _SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]*")
 
 
+@arguments.suggests
 def register_backend(scheme: str, spec: BackendSpec) -> None:
     """Lets asyncdata read URLs of a new scheme, in this process and in the loader processes that it starts.
 
@@ -149,12 +151,16 @@ def check_options(scheme: str, options: Mapping[str, Any]) -> None:
             raise ValueError(
                 f"storage has options for {arguments.shown(scheme)}, but there is no such URL scheme{nearest}"
             )
+        _check_fsspecs(scheme, options)
         return
     backend, known = options.get("backend"), frozenset(served.options)
     if scheme == "gs" and backend == "obstore":
         known = known | {"config"}
     unknown = [key for key in options if key != "backend" and key not in known]
-    if not unknown or _is_fsspecs(scheme, backend):
+    if not unknown:
+        return
+    if _is_fsspecs(scheme, backend):
+        _check_fsspecs(scheme, unknown)
         return
     hint = ""
     if scheme in {"s3", "az"} or backend == "obstore":
@@ -163,6 +169,21 @@ def check_options(scheme: str, options: Mapping[str, Any]) -> None:
         f"storage[{scheme!r}] has the unknown option {arguments.shown(unknown[0])}"
         f"{arguments.suggestion(str(unknown[0]), known)}; {scheme}:// takes {', '.join(sorted(known)) or 'none'}{hint}"
     )
+
+
+def _check_fsspecs(scheme: str, options: Iterable[str]) -> None:
+    """Refuses what is nearly the name of an option; a filesystem may pass on names that it does not know."""
+    known = importlib.import_module(FSSPEC).option_names(scheme)
+    for key in map(str, options):
+        nearest = difflib.get_close_matches(key, known, n=1, cutoff=_NEARLY)
+        if nearest and key not in known:
+            raise ValueError(
+                f"storage[{scheme!r}] has the unknown option {arguments.shown(key)}; did you mean {nearest[0]!r}?"
+            )
+
+
+_NEARLY: Final = 0.8
+"""Of the letters of a name are right where it is taken for another one."""
 
 
 def _is_fsspecs(scheme: str, backend: object) -> bool:

@@ -60,6 +60,28 @@ def protocols() -> list[str]:
     return [*fsspec.available_protocols(), *fsspec.registry]
 
 
+def option_names(scheme: str) -> list[str]:
+    """The options that a filesystem names; many filesystems pass others on to libraries, which nobody can check."""
+    try:
+        kind = fsspec.get_filesystem_class(scheme)
+    except (ValueError, ImportError):
+        return []  # it is an error when something is read
+    makers = [vars(each).get("__init__") for each in kind.__mro__]
+    names = {name for make in makers if inspect.isfunction(make) for name in inspect.signature(make).parameters}
+    return sorted(names.union(_OPTIONS_OF_ALL) - {"self", "args", "kwargs", "storage_options"})
+
+
+_OPTIONS_OF_ALL: Final = (
+    "asynchronous",
+    "listings_expiry_time",
+    "loop",
+    "max_paths",
+    "skip_instance_cache",
+    "use_listings_cache",
+    "verify_version",
+)
+
+
 def open_reader(spec: ReaderSpec) -> FsspecReader:
     """Makes the reader; called by ``ReaderSpec.open`` on the loop that will use it."""
     scheme = spec.scheme

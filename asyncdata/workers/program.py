@@ -33,7 +33,17 @@ from asyncdata.workers.calling import as_element, explain_call
 from asyncdata.workers.child import GrantDeniedError
 from asyncdata.workers.failure import encode_failure
 from asyncdata.workers.results import Need, Results, Rooms, has_place, rows_within, write_columns
-from asyncdata.workers.task_records import DAMAGED, DONE, HUNG, NO_SPAN, Reply, Task, decode_shape, encode_failed
+from asyncdata.workers.task_records import (
+    DAMAGED,
+    DONE,
+    HUNG,
+    NO_SPAN,
+    Reply,
+    Task,
+    decode_shape,
+    encode_failed,
+    encode_unlike,
+)
 from asyncdata.workers.whereabouts import Mark
 
 
@@ -109,6 +119,8 @@ def execute(arena: memoryview, program: Program, payload: bytes, need: Need, mar
     results = Results(array, task, rooms, rows, stack=program.stack, narrow=program.narrow)
     view = arena.toreadonly() if _takes_views(program) else None
     failed, used = _call_each(program, rows, todo, task, view, results, failed, mark)
+    if results.unlike is not None and not failed:
+        failed = [(len(results), encode_unlike(results.unlike))]
     status, offset, payloads, body = results.finish()
     return reply(status, len(results), offset, payloads, body)
 

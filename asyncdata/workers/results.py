@@ -21,18 +21,18 @@ from asyncdata.memory.layout import (
     Layout,
     as_bytes,
     batch_leaves,
-    mismatch,
     parts_of,
     plan_layout,
     refuse_ragged,
-    structure_mismatch,
+    row_leaf,
 )
 from asyncdata.memory.leaf import Leaf, array_leaf, is_plain
 from asyncdata.memory.narrow import fits, halved_leaf, too_large
 from asyncdata.memory.pickling import dumps
 from asyncdata.memory.pinning import inside, is_small_part
 from asyncdata.memory.returned import returned, returned_nest
-from asyncdata.memory.structure import LEAF, Structure, flatten, flatten_as, leaf_names, unflatten
+from asyncdata.memory.structure import LEAF, Structure, flatten, flatten_as, unflatten
+from asyncdata.memory.unlike import Kinds
 from asyncdata.memory.wire import Rowset, aligned
 from asyncdata.workers.task_records import DONE, NO_SPAN, PAYLOADS, RAGGED, RESULTS, RaggedRows, Task
 
@@ -179,7 +179,11 @@ _SMALL_ITEM = 4096
 
 
 class Results:
-    """Collects results: in place as long as they are alike, aside once they turn out not to be."""
+    """Collects results: in place as long as they are alike, aside once they turn out not to be.
+
+    Attributes:
+        unlike: What results are that do not make one batch, although they should; these are no longer kept.
+    """
 
     def __init__(
         self, array: npt.NDArray[np.uint8], task: Task, rooms: Rooms, rows: Rowset, *, stack: bool, narrow: bool
@@ -200,6 +204,7 @@ class Results:
         self._nbytes = 0
         self._aside: list[list[_Item]] | None = None
         self._nests = False
+        self.unlike: Kinds | None = None
 
     def __len__(self) -> int:
         """Rows that were taken."""
@@ -214,13 +219,31 @@ class Results:
     def add(self, value: Any, row: int) -> None:
         """Takes the result for a row of the task; one that is refused leaves nothing behind."""
         self._row = row
+        if self.unlike is not None:
+            self.unlike.add(returned_nest(value))
+            return
         try:
             self._add(value)
-        except BaseException:
+        except BaseException as error:
             for texts in self._texts:
                 del texts[self._done :]
-            raise
+            if not self._stack or not isinstance(error, UnbatchableError):
+                raise
+            # Functions are called for the other rows all the same: what these raise is said first.
+            self.unlike = self._kinds()
+            self.unlike.add(returned_nest(value))
+            return
         self._done += 1
+
+    def _kinds(self) -> Kinds:
+        """What the results are that were taken so far."""
+        kinds = Kinds(self._task.batch_size, self._narrow)
+        if self._aside is not None:
+            for row in range(self._done):
+                kinds.add(unflatten(self._structure, iter([_value(column[row]) for column in self._aside])))
+        elif self._layout is not None:
+            kinds.add_alike(self._structure, self._layout.leaves, self._done)
+        return kinds
 
     def _add(self, value: Any) -> None:
         leaves: list[Any] = []
@@ -234,7 +257,7 @@ class Results:
                 self._lose_structure()
                 leaves = [returned_nest(value)]
         elif not flatten_as(self._structure, value, leaves):
-            raise structure_mismatch(self._structure, flatten(value)[1], self._task.batch_start + self._done)
+            raise UnbatchableError("nests differently")
         leaves = list(map(returned, leaves))
         if self._layout is None and self._aside is None:
             if not any(map(_is_of_texts, leaves)) if self._stack else all(map(has_place, leaves)):
@@ -242,6 +265,8 @@ class Results:
             else:
                 self._aside = [[] for _ in leaves]
         if self._aside is not None:
+            for leaf in leaves if self._stack else ():
+                row_leaf(leaf, self._task.batch_size)
             self._put_aside(leaves)
         else:
             self._put(leaves)
@@ -291,19 +316,14 @@ class Results:
                 if item.shape != leaf.shape[1:] or item.dtype.str != (leaf.wide or leaf.dtype):
                     return self._misfit(leaves)
                 if leaf.wide and not fits(item, part.dtype):
-                    error = too_large(item.dtype, part.dtype)
-                    error.complete(leaf=leaf_names(self._structure)[column] or None)
-                    raise error
+                    raise too_large(item.dtype, part.dtype)
                 part[row] = item
         return None
 
     def _misfit(self, leaves: list[Any]) -> None:
         assert self._layout is not None
         if self._stack:
-            size = self._task.batch_size
-            found = batch_leaves(self._structure, leaves, size)
-            found = list(map(halved_leaf, found)) if self._narrow else found
-            raise mismatch(self._structure, self._layout.leaves, found, self._task.batch_start + self._done)
+            raise UnbatchableError("of another kind")
         self._aside = [[_item(value) for value in column] for column in self._taken_back()]
         self._nbytes = sum(self._size(data) for column in self._aside for _, data in column)
         self._put_aside(leaves)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import pickle
 import struct
@@ -14,6 +13,7 @@ from asyncdata.memory.layout import Layout
 from asyncdata.memory.leaf import Leaf
 from asyncdata.memory.pickling import dumps
 from asyncdata.memory.structure import Structure
+from asyncdata.memory.unlike import Kinds
 from asyncdata.memory.wire import Shape
 
 _HEADER: Final = struct.Struct("<qqqqqqqQQqqqq?")
@@ -29,6 +29,8 @@ DAMAGED: Final = b""
 """Stands for the exception of a row whose payload's checksum does not hold."""
 HUNG: Final = b"-"
 """Stands for the exception of a row on which a function has not returned; only the parent process knows more."""
+_UNLIKE: Final = b"="
+"""Begins what stands for the exception of a row that makes no batch with others: `Kinds` of all rows of the task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,13 +161,18 @@ def decode_layout(body: bytes) -> Layout:
     return layout
 
 
-def kind_of(reply: Reply) -> tuple[Structure, tuple[Leaf, ...]]:
-    """What the rows of a part are, as a batch of one."""
-    if reply.status != RAGGED:
-        layout = decode_layout(reply.body)
-        return layout.structure, tuple(dataclasses.replace(leaf, shape=(1, *leaf.shape[1:])) for leaf in layout.leaves)
-    _, ragged = pickle.loads(reply.body)  # noqa: S301 -- from a worker process of this pipeline
-    return ragged.structure, tuple(dataclasses.replace(rows[0], shape=(1, *rows[0].shape)) for rows in ragged.leaves)
+def encode_unlike(kinds: Kinds) -> bytes:
+    """What stands for the exception of a row."""
+    return _UNLIKE + dumps(kinds)
+
+
+def decode_unlike(failed: bytes) -> Kinds | None:
+    """What the rows of a task are that failed because these make no batch; None if that is not why."""
+    for _, blob in decode_failed(failed):
+        if blob.startswith(_UNLIKE):
+            kinds: Kinds = pickle.loads(blob[len(_UNLIKE) :])  # noqa: S301 -- from a worker process of this pipeline
+            return kinds
+    return None
 
 
 @functools.lru_cache(maxsize=64)

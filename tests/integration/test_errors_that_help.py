@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import inspect
 import pickle
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -192,6 +194,7 @@ def test_other_functions_that_want_one_tuple() -> None:
         PAIRS.filter(lambda pair: pair[0]),
         PAIRS.take_while(lambda pair: pair[0]),
         PAIRS.group_by_window(lambda pair: pair[0], lambda _, rows: rows, 2),
+        PAIRS.bucket_by_sequence_length(lambda pair: pair[0], [2], [2, 2]),
         PAIRS.flat_map(lambda pair: ad.Dataset.range(pair[0])),
         PAIRS.map(lambda pair, rng: (pair[0], rng), rng=True),
         PAIRS.map(lambda pair, rng: (pair[0], rng), 2, rng=True, executor="thread"),
@@ -398,3 +401,29 @@ def test_notes_show_no_line_of_the_package(how: dict[str, Any]) -> None:
             notes = getattr(caught.value, "__notes__", [])
             assert not [note for note in notes if package in note]
             assert package not in str(caught.value)
+
+
+def with_keywords() -> list[tuple[str, Callable[..., Any]]]:
+    """Methods of datasets, what makes datasets, and functions, with the names that errors show."""
+    public = {name: getattr(ad, name) for name in ad.__all__}
+    methods = {name: getattr(ad.Dataset.range(2), name) for name in dir(ad.Dataset) if not name.startswith("_")}
+    often_called = {"serialize_example", "serialize_sequence_example"}
+    return [
+        *((name, value) for name, value in public.items() if name.endswith(("Dataset", "Options"))),
+        *((name, value) for name, value in public.items() if inspect.isfunction(value) and name not in often_called),
+        *((f"Dataset.{name}", method) for name, method in methods.items() if callable(method)),
+        ("Runtime", ad.Runtime),
+        ("TFRecordWriter", ad.TFRecordWriter),
+    ]
+
+
+@pytest.mark.parametrize(("name", "function"), with_keywords())
+def test_every_wrong_keyword_suggests_the_right_one(name: str, function: Callable[..., Any]) -> None:
+    """One that lacks a letter, or is a part of it."""
+    parameters = inspect.signature(function).parameters.values()
+    for keyword in (each.name for each in parameters if each.kind in (each.KEYWORD_ONLY, each.POSITIONAL_OR_KEYWORD)):
+        for word in (keyword[:2] + keyword[3:], keyword.partition("_")[0]):
+            if len(word) > 3 and word not in inspect.signature(function).parameters:
+                message = rf"^{re.escape(name)}\(\) got an unexpected keyword argument '{word}'; did you mean '"
+                with pytest.raises(TypeError, match=message):
+                    function(**{word: 1})

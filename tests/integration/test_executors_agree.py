@@ -74,8 +74,6 @@ def outcome(dataset: Iterable[Any]) -> tuple[list[Any], Any]:
     try:
         found.extend(map(plain, dataset))
     except Exception as error:  # noqa: BLE001 -- it is compared
-        if isinstance(error, ad.UnbatchableError):
-            return found, ad.UnbatchableError
         text = error.message if isinstance(error, ad.AsyncdataError) else str(error)
         where = [
             re.sub(r"^in .*?, (?=\S+ \d+ of)", "", line)
@@ -90,9 +88,7 @@ def outcome(dataset: Iterable[Any]) -> tuple[list[Any], Any]:
 def check(datasets: dict[str, ad.Dataset], case: str) -> None:
     """The three places agree.
 
-    Where functions and batch are one step, a batch that cannot be made is noticed before a function fails behind its
-    first element: of the errors of one batch, either is right. A vectorized function that fails does so for as many
-    elements as had arrived.
+    A vectorized function that fails does so for as many elements as had arrived.
     """
     expected, error = outcome(datasets["inline"])
     for place in PLACES[1:]:
@@ -100,8 +96,7 @@ def check(datasets: dict[str, ad.Dataset], case: str) -> None:
         if "vectorized" in case and error and its_error:
             continue
         assert found == expected, (place, case)
-        if error is None or its_error is None or ad.UnbatchableError not in (error, its_error):
-            assert its_error == error, (place, case)
+        assert its_error == error, (place, case)
 
 
 def mapped(dataset: ad.Dataset, name: str, place: str, *, zero_copy: bool = False) -> ad.Dataset:
@@ -607,4 +602,65 @@ def test_raw_bytes_of_numpy_are_in_no_batch(kind: str) -> None:
     """Whatever makes the batches, and wherever the function ran."""
     for place, behind in itertools.product(PLACES, ["batch", "padded", "ragged", "shuffled"]):
         ds = ad.Dataset.range(7).map(returning(kind), None if place == "inline" else 2, executor=place)
-        assert outcome(BEHIND[behind](ds)) == ([], ad.UnbatchableError), (place, behind)
+        found, error = outcome(BEHIND[behind](ds))
+        assert (found, error[0]) == ([], "UnbatchableError"), (place, behind)
+
+
+UNLIKE: Final[dict[str, Any]] = {
+    "number": 1,
+    "fraction": 1.5,
+    "array": np.zeros(2),
+    "bytes": b"x",
+    "text": "x",
+    "half a character": "\ud800",
+    "texts": ["a", "b"],
+    "an array of texts": np.array(["a", "b"]),
+    "byte strings": [b"a"],
+    "nothing": None,
+    "seconds": np.timedelta64(1, "s"),
+    "milliseconds": np.timedelta64(1, "ms"),
+    "one in a tuple": (1,),
+    "dict": {"a": 1, "b": ["x"]},
+    "dict the other way": {"b": ["x"], "a": 1},
+    "dict with another leaf": {"b": ["y"], "a": 1.5},
+    "ragged": ad.RaggedArray.from_rows([[1], [2, 3]]),
+}
+"""Elements of which few go together."""
+
+
+def giving(kinds: list[str]) -> Callable[[Any], Any]:
+    """A function that gives such elements, or raises."""
+
+    def give(n: Any) -> Any:
+        kind = kinds[int(n)]
+        if kind == "error":
+            raise ValueError(f"at {n}")
+        return threading.Lock() if kind == "what cannot be pickled" else UNLIKE[kind]
+
+    return give
+
+
+@pytest.mark.slow
+def test_what_makes_no_batch_is_told_alike() -> None:
+    """Whichever of several errors, of whichever element, and wherever a batch is cut into tasks.
+
+    What a function raises comes first: it is an error even where the batch would be left out.
+    """
+
+    @drawing(80, 4000)
+    @given(
+        usual=st.sampled_from(sorted(UNLIKE)),
+        kinds=st.lists(st.sampled_from([*sorted(UNLIKE), "what cannot be pickled", "error", *[""] * 20]), min_size=1),
+        size=st.sampled_from([2, 8, 50]),
+        drop=st.booleans(),
+    )
+    def run(usual: str, kinds: list[str], size: int, drop: bool) -> None:
+        give = giving([kind or usual for kind in kinds])
+        numbers = ad.Dataset.range(len(kinds))
+        datasets = {
+            place: numbers.map(give, None if place == "inline" else 2, executor=place).batch(size, drop_remainder=drop)
+            for place in PLACES
+        }
+        check(datasets, f"{usual} | {kinds} | {size} | {drop}")
+
+    run()

@@ -282,3 +282,22 @@ def test_no_secret_of_a_proxy_is_shown(
             text, shown = everything_shown(ad.TFRecordDataset(url), caplog)
         assert text
         assert MARK not in shown
+
+
+@pytest.mark.parametrize(
+    "url", ["gs:/bucket/x?key=", "http:/me:{}@host/x", "file://me:{}@host/x", "gs://bucket/x?key={}"]
+)
+def test_no_secret_is_shown_where_files_are_written(url: str, tmp_path: Path) -> None:
+    """A URL that is no local file is refused, not taken for a path with a strange name."""
+    url = url.format(MARK) if "{}" in url else url + MARK
+    (tmp_path / "x").touch()
+    for write in (
+        lambda: ad.TFRecordWriter(url),
+        lambda: ad.write_manifest(str(tmp_path / "*"), url),
+        lambda: list(ad.Dataset.range(1).cache(url)),
+        lambda: list(ad.Dataset.range(1).snapshot(url)),
+        lambda: ad.image_dataset_from_directory(url),
+    ):
+        with pytest.raises((ad.AsyncdataError, ValueError)) as caught:
+            write()
+        assert MARK not in all_of(caught.value)

@@ -123,3 +123,17 @@ def test_a_signature_is_never_shown(
         assert "127.0.0.1" in listed.read_text()
         shown += listed.read_text()
     assert SECRET not in shown
+
+
+@pytest.mark.parametrize("kind", ["cache", "snapshot"])
+def test_kept_elements_of_secret_urls_are_warned_of(kind: str, store: str, tmp_path: Path) -> None:
+    """Such URLs are not written down, so nobody can look whether their files have changed; every run says so."""
+    signed = ad.TFRecordDataset(store + "/whole" + SIGNED)
+    inside = ad.Dataset.range(1).flat_map(lambda _: ad.TFRecordDataset(store + "/whole"))
+    for name, dataset in (("signed", signed), ("inside", inside)):
+        for _ in range(2):
+            with pytest.warns(UserWarning, match=r"cannot notice changes of http://\S*/whole\S* .*secret") as told:
+                assert list(getattr(dataset, kind)(str(tmp_path / name))) == RECORDS
+            assert SECRET not in str(told[0].message)
+    for path in tmp_path.rglob("*"):
+        assert path.is_dir() or SECRET.encode() not in path.read_bytes()

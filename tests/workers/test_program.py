@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asyncdata.errors import UnbatchableError
 from asyncdata.formats.example.features import FixedLenFeature
 from asyncdata.formats.example.parser import parse_example
 from asyncdata.formats.example.serialize import serialize_example
@@ -21,6 +20,7 @@ from asyncdata.memory.advance import Rows
 from asyncdata.memory.arena import GRANULE, Arena
 from asyncdata.memory.layout import Layout, parts_of
 from asyncdata.memory.leaf import BYTES, UNCHECKED_BYTES, Leaf
+from asyncdata.memory.unlike import first_misfit
 from asyncdata.memory.wire import Part, Shape
 from asyncdata.workers.child import GrantDeniedError
 from asyncdata.workers.failure import decode_failure
@@ -35,6 +35,7 @@ from asyncdata.workers.task_records import (
     Reply,
     Task,
     decode_failed,
+    decode_unlike,
     encode_failed,
     encode_shape,
 )
@@ -156,12 +157,23 @@ def test_a_batch_of_unlike_results_is_refused_by_row(desk: Callable[[list[bytes]
     """A result that does not fit the first one of its batch fails at its row, saying what differs."""
     at = desk(PAYLOADS)
     reply = at.run(Program(functions=(lambda b: np.zeros(len(b)),), rng=(False,), stack=True))
-    ((row, blob),) = decode_failed(reply.failed)
-    error = decode_failure(blob, where="here")
-    assert (reply.count, row) == (1, 1)
-    assert isinstance(error, UnbatchableError)
+    kinds = decode_unlike(reply.failed)
+    assert kinds is not None
+    row, error = first_misfit([(0, kinds)])
+    assert (reply.count, row, kinds.count) == (1, 1, 3)
     assert "float64[0]" in str(error)
     assert "float64[1]" in str(error)
+
+
+def test_functions_are_called_behind_unlike_results(desk: Callable[[list[bytes]], Desk]) -> None:
+    """What they raise is said first, as if the batch were made only then."""
+    at = desk(PAYLOADS)
+    values = [1, "text"]
+    reply = at.run(Program(functions=(lambda _b: values.pop(0),), rng=(False,), stack=True))
+    ((row, blob),) = decode_failed(reply.failed)
+    assert (reply.count, row) == (1, 2)
+    assert isinstance(decode_failure(blob, where="here"), IndexError)
+    assert decode_unlike(reply.failed) is None
 
 
 def test_ragged_rows_are_described_one_by_one(desk: Callable[[list[bytes]], Desk]) -> None:

@@ -122,3 +122,14 @@ def test_what_refers_to_itself_is_no_obstacle() -> None:
         nest = [nest]
     with pytest.raises(FunctionTransferError, match="captured variable 'nest'"):
         dump_program(lambda: nest)
+
+
+def test_functions_know_where_they_lie() -> None:
+    """Tracebacks from another process name the file, also of what is defined inside of a function."""
+
+    def outer() -> Any:
+        return lambda: None
+
+    loaded = pickle.loads(dump_program(outer))
+    assert loaded.__code__.co_filename == __file__
+    assert loaded().__code__.co_filename == __file__

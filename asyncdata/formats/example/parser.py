@@ -138,6 +138,7 @@ class ExampleParser:
         ]
 
 
+@arguments.suggests
 def parse_example(spec: Mapping[str, Feature], *, zero_copy: bool = False) -> ExampleParser:
     """A map function from serialized ``tf.train.Example`` to a dict of values, for one record or a batch.
 

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from asyncdata import arguments
 from asyncdata.errors import CorruptRecordError
 from asyncdata.formats.example.features import (
     Feature,
@@ -236,6 +237,7 @@ def _values(data: bytes, place: tuple[int, int], item: Wanted) -> list[Any]:
     return values
 
 
+@arguments.suggests
 def parse_sequence_example(
     context_features: Mapping[str, Feature] | None = None, sequence_features: Mapping[str, Feature] | None = None
 ) -> SequenceExampleParser:

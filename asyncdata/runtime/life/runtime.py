@@ -81,6 +81,7 @@ class Runtime:
             ``memory_limit_bytes``.
     """
 
+    @arguments.suggests
     def __init__(self, options: Options | None = None, *, pipelines: int = 2) -> None:
         arguments.integer("pipelines", pipelines, least=1)
         self.options = Options() if options is None else arguments.instance("options", options, Options, "Options")

@@ -26,6 +26,7 @@ from asyncdata.memory.block import Block
 from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColumn
 from asyncdata.memory.leaf import BYTES, OBJECT, STR, Leaf, array_leaf, is_plain
 from asyncdata.memory.slabs import Slab, Slabs
+from asyncdata.memory.structure import has_structure
 from asyncdata.memory.wire import ALIGN, aligned
 from asyncdata.runtime.memory.budget import Budget
 from asyncdata.runtime.memory.packing import Packer, RefLeaf
@@ -284,7 +285,7 @@ def _as_row(item: Any) -> tuple[Leaf, Any]:
         return array_leaf(item), item
     if item is None:
         return OBJECT, _NONE  # usual among other values
-    if isinstance(item, tuple | dict):
+    if has_structure(kind):
         raise pickle.PicklingError  # elements nest differently, which whoever batches them wants to see
     data = _Beginning()
     _PlainPickler(data, pickle.HIGHEST_PROTOCOL).dump(item)

@@ -11,7 +11,6 @@ import errno
 import os
 import stat
 from typing import Final
-from urllib.parse import unquote, urlsplit
 
 from asyncdata.errors import (
     AccessDeniedError,
@@ -27,6 +26,7 @@ from asyncdata.storage.changed import object_changed, object_deleted
 from asyncdata.storage.failures import FailureCause, read_failed
 from asyncdata.storage.globs import compile_glob
 from asyncdata.storage.local.descriptors import Descriptors, fill, max_idle_files, version_of
+from asyncdata.storage.local.paths import path_of
 from asyncdata.storage.local.walk import find_files
 from asyncdata.storage.reader import ReaderSpec
 from asyncdata.types import ObjectInfo
@@ -110,18 +110,6 @@ class LocalReader:
     def _check(info: ObjectInfo, version: str, start: int) -> None:
         if info.version is not None and version != info.version:
             raise object_changed(info, version, start=start, note=" (inode-mtime-size)")
-
-
-def path_of(url: str) -> str:
-    """The path that a plain path or ``file://`` URL means."""
-    if not url.lower().startswith("file:"):
-        return url
-    parts = urlsplit(url)
-    if parts.netloc not in {"", "localhost"}:
-        raise UnsupportedURLError("a file:// URL of another host", url=url)
-    # Only percent signs that quote something are taken as such: names are used as they are written elsewhere.
-    path = url[len("file:") :].removeprefix("//").removeprefix(parts.netloc)
-    return unquote(path) if "%" in path and not os.path.lexists(path) else path
 
 
 def _stat(url: str) -> ObjectInfo:

@@ -19,7 +19,8 @@ from asyncdata.errors import (
 from asyncdata.options import Environment, Options
 from asyncdata.storage import Fetcher
 from asyncdata.storage.local.descriptors import Descriptors, max_idle_files
-from asyncdata.storage.local.reader import LocalReader, path_of
+from asyncdata.storage.local.paths import path_of
+from asyncdata.storage.local.reader import LocalReader
 from asyncdata.types import ObjectInfo
 
 

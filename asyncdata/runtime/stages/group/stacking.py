@@ -23,7 +23,7 @@ from asyncdata.memory.advance import Rows
 from asyncdata.memory.block import Block
 from asyncdata.memory.bytesarray import BytesArray
 from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColumn
-from asyncdata.memory.layout import as_bytes, mismatch, structure_mismatch, value_leaf
+from asyncdata.memory.layout import as_bytes, mismatch, structure_mismatch, text_array, texts_leaf, value_leaf
 from asyncdata.memory.leaf import Leaf
 from asyncdata.memory.narrow import fits, halved_leaf, too_large
 from asyncdata.memory.structure import LEAF, DictOf, Structure, flatten, flatten_as, leaf_count
@@ -189,7 +189,7 @@ def _of_objects(items: list[Any], size: int) -> Stack:
         if texts is not None:
             items[row] = texts
         try:
-            leaf = value_leaf(item, size) if texts is None else _texts_leaf(texts, size)
+            leaf = value_leaf(item, size) if texts is None else texts_leaf(texts, size)
         except UnbatchableError as error:
             raise Misfit(row, error) from error
         first = first or leaf
@@ -228,31 +228,13 @@ def batch_of(items: list[Any]) -> Column:
     return ArrayColumn((stack.array if isinstance(stack, Values) else np.stack(stack.rows))[None])
 
 
-def text_array(value: Any) -> npt.NDArray[Any] | None:
-    """An array, or a list, of byte strings or of texts as an array of objects; None for anything else."""
-    if isinstance(value, BytesArray):
-        return np.asarray(value)
-    if isinstance(value, list) and value and all(isinstance(item, bytes | str) for item in value):
-        array = np.empty(len(value), object)
-        array[:] = value
-    elif isinstance(value, np.ndarray) and value.ndim and value.dtype.kind in "OSU":
-        array = value.astype(object, copy=False)
-    else:
-        return None
-    kinds = set(map(type, array.ravel().tolist()))
-    return array if len(kinds) <= 1 and kinds <= {bytes, str} else None
-
-
-def _texts_leaf(array: npt.NDArray[Any], size: int) -> Leaf:
-    text = array.size > 0 and isinstance(array.flat[0], str)
-    return Leaf("object", shape=(size, *array.shape), text=text)
-
-
 def _numbers(items: list[Any]) -> npt.NDArray[Any] | None:
     """All items in one array, if they are numbers of one type that numpy knows at once."""
     kinds = set(map(type, items))
     kind = kinds.pop()
     if kinds or not (kind in (int, float, bool) or issubclass(kind, np.number | np.bool_)):
+        return None
+    if issubclass(kind, np.timedelta64):  # of which each may have a unit of its own
         return None
     array = np.array(items)
     return None if kind is int and array.dtype != np.int64 else array

@@ -20,8 +20,8 @@ from asyncdata.errors import UnbatchableError
 from asyncdata.memory.advance import Rows
 from asyncdata.memory.bytesarray import BytesArray
 from asyncdata.memory.columns import ArrayColumn, Column, RefColumn
-from asyncdata.memory.layout import as_array, as_bytes
-from asyncdata.runtime.stages.group.stacking import Misfit, text_array
+from asyncdata.memory.layout import as_array, as_bytes, text_array
+from asyncdata.runtime.stages.group.stacking import Misfit
 
 _STRINGS: Final = (bytes, bytearray, memoryview, str)
 _NO_NUMBERS: Final = "OUSV"

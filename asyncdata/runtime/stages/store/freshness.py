@@ -136,9 +136,11 @@ class Freshness:
         """The input has ended: what its elements were made of."""
         steps = settled(self._steps, await self._threads.run(self._recipe.steps))
         patterns = self._patterns()
-        self._warn([*uncompared(steps), *sorted(self.reads.uncompared)])
         listed, inside = await self._listed(), await self._listed_inside(patterns)
         read = await self._read(sorted(self.reads.files - listed.keys() - inside.keys()))
+        secret = {redact_url(url) for url in self.reads.files if _has_secret(url)} - listed.keys() - inside.keys()
+        self._leave_out([f"{url} (a URL with a secret)" for url in sorted(secret)], "files of URLs with secrets")
+        self._warn([*uncompared(steps), *sorted(self.reads.uncompared)])
         self._pass_on()
         return {
             "version": _VERSION,
@@ -258,24 +260,31 @@ class Freshness:
         """What inner datasets have listed; of URLs with a secret in them nothing is kept."""
         known = {patterns_of(node) for node in self._nodes()}
         kept: list[Patterns] = []
-        elsewhere: list[str] = []
+        others: list[str] = []
         count = more = 0
         for patterns, manifest in sorted(self.reads.listings.items(), key=lambda item: item[0]):
-            if patterns in known or any(redact_url(url) != url for url in patterns):
+            if patterns in known:
                 continue
-            if manifest is not self._manifest:
+            files = f"the files of {', '.join(map(redact_url, filter(None, patterns)))}"
+            if any(map(_has_secret, patterns)):
+                others.append(f"{files} (a URL with a secret)")
+            elif manifest is not self._manifest:
                 # Which storage options listed them only the function can say.
-                elsewhere.append(f"the files of {', '.join(filter(None, patterns))} (storage options of its own)")
+                others.append(f"{files} (storage options of its own)")
             elif (count := count + len(patterns)) > _MOST_PATTERNS:
                 more += 1
             else:
                 kept.append(patterns)
-        self.reads.uncompared |= set(elsewhere[:_MOST_NAMED])
-        if len(elsewhere) > _MOST_NAMED:
-            self.reads.uncompared.add(f"the files of {len(elsewhere) - _MOST_NAMED} more listings")
+        self._leave_out(others, "listings")
         if more:
             self.reads.uncompared.add(f"the files of {more} listings of inner datasets")
         return kept
+
+    def _leave_out(self, names: list[str], what: str) -> None:
+        """Notes what is not compared."""
+        self.reads.uncompared |= set(names[:_MOST_NAMED])
+        if len(names) > _MOST_NAMED:
+            self.reads.uncompared.add(f"{len(names) - _MOST_NAMED} more {what}")
 
     async def _listed_inside(self, listings: list[Patterns]) -> Files:
         """What is listed for these patterns now; nothing for those that match nothing."""
@@ -300,7 +309,7 @@ class Freshness:
 
     async def _read(self, urls: list[str]) -> Files:
         """What these files are now; of a URL with a secret in it nothing is kept."""
-        urls = [url for url in urls if redact_url(url) == url]
+        urls = [url for url in urls if not _has_secret(url)]
         return dict(zip(urls, await gather_bounded(self._look, urls, min(_LOOKS_AT_A_TIME, len(urls))), strict=True))
 
     async def _look(self, url: str) -> Json:
@@ -311,6 +320,10 @@ class Freshness:
             return None
         self._manifest[url] = info
         return [info.size, info.version]
+
+
+def _has_secret(url: str) -> bool:
+    return redact_url(url) != url
 
 
 def patterns_of(node: ListFiles | ManifestFile) -> Patterns:

@@ -25,10 +25,11 @@ from asyncdata.errors import MemoryLimitError, UnbatchableError, WorkerDiedError
 from asyncdata.memory.accounts import Account
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColumn, read_leaf, read_table
-from asyncdata.memory.layout import Layout, mismatch, same_places, structure_mismatch
+from asyncdata.memory.layout import Layout, same_places
 from asyncdata.memory.leaf import Leaf
 from asyncdata.memory.slabs import Slab
-from asyncdata.memory.structure import Structure, leaf_names
+from asyncdata.memory.structure import Structure, unflatten
+from asyncdata.memory.unlike import Kinds, first_misfit
 from asyncdata.memory.wire import aligned, pack, packed_bytes, shape_of, write
 from asyncdata.observe.parts import Runs
 from asyncdata.observe.stopwatch import clock
@@ -39,7 +40,6 @@ from asyncdata.runtime.stages.group.stacking import Misfit, batch_of
 from asyncdata.runtime.stages.work.failed import Failed, error_of
 from asyncdata.runtime.stages.work.output_sizes import OutputSizes
 from asyncdata.workers.call import OverdueError
-from asyncdata.workers.failure import annotate
 from asyncdata.workers.pool import Grant
 from asyncdata.workers.task_records import (
     NO_ROOM,
@@ -51,8 +51,8 @@ from asyncdata.workers.task_records import (
     Task,
     decode_failed,
     decode_layout,
+    decode_unlike,
     encode_shape,
-    kind_of,
 )
 
 
@@ -74,7 +74,7 @@ class Executor(Protocol):
 class JobTask:
     """One task: its rows, what it was granted, what became of it."""
 
-    __slots__ = ("count", "ended", "error", "payloads", "reply", "scratch", "start", "task")
+    __slots__ = ("count", "ended", "error", "payloads", "reply", "scratch", "start", "task", "unlike")
 
     def __init__(self, start: int, count: int) -> None:
         self.start = start
@@ -85,11 +85,16 @@ class JobTask:
         self.ended = False
         self.reply: Reply | None = None
         self.error: BaseException | None = None
+        self.unlike: Kinds | None = None
 
     @property
     def bad(self) -> bool:
-        """Whether a row has no result."""
-        return self.error is not None or (self.reply is not None and self.reply.failed != b"")
+        """Whether a row has no result. That it makes no batch with others is not looked at before all have theirs."""
+        return self.error is not None or (self.reply is not None and self.reply.failed != b"" and self.unlike is None)
+
+
+def _is_aside(part: JobTask) -> bool:
+    return part.reply is not None and part.reply.status == RAGGED
 
 
 class Job:
@@ -230,7 +235,9 @@ class Job:
         meter = self._meter
         began = clock()
         try:
-            part.reply = reply = await self._call(part, executor)
+            reply = await self._call(part, executor)
+            part.unlike = decode_unlike(reply.failed)
+            part.reply = reply
             self.seconds += reply.seconds
             if not meter.calls_s:
                 meter.startup_s = max(0.0, clock() - began - reply.seconds)
@@ -333,10 +340,15 @@ class Job:
         for part in self.parts:
             if part.error is not None:
                 return part.error
-            if part.reply is not None and part.reply.failed:
+            if part.bad and part.reply is not None:
                 row, blob = decode_failed(part.reply.failed)[0]
                 return self._failure(blob, part.start + row)
-        return None
+        return self._misfit() if self.unlike else None
+
+    @property
+    def unlike(self) -> bool:
+        """Whether rows of a task make no batch."""
+        return any(part.unlike is not None for part in self.parts)
 
     async def _call(self, part: JobTask, executor: Executor) -> Reply:
         task = part.task
@@ -394,7 +406,7 @@ class Job:
             if self._results is not None:
                 self._outgrown.append(self._results)
             self._results = larger
-        # Results of another layout than the others' do not fit the batch: `_differing` finds out in what.
+        # Results of another layout than the others' do not fit the batch: `_misfit` finds out in what.
         self._sizes.saw_results(len(self), nbytes)
         self._learned()
         return self._results
@@ -415,7 +427,7 @@ class Job:
 
     def batch(self) -> tuple[Structure, tuple[Column, ...]]:
         """One batch: a column of one row per leaf. Releases the input rows."""
-        if any(part.reply is not None and part.reply.status == RAGGED for part in self.parts):
+        if any(map(_is_aside, self.parts)):
             return self._stacked()
         layout = self._layout()
         results = self._results
@@ -472,48 +484,61 @@ class Job:
 
     def _stacked(self) -> tuple[Structure, tuple[Column, ...]]:
         """One batch of results that workers could not write into one place."""
-        arena = self._budget.slabs.arena.array
         structures: list[Structure] = []
         values: list[list[Any]] = []
         for part in self.parts:
             assert part.reply is not None
-            if part.reply.status != RAGGED:
-                raise self._differing()
-            tables_at, ragged = pickle.loads(part.reply.body)  # noqa: S301 -- from a worker process of this pipeline
+            if not _is_aside(part):
+                raise self._misfit()
+            ragged, columns = self._put_aside(part.reply)
             structures.append(ragged.structure)
-            values = values or [[] for _ in ragged.leaves]
-            if structures[-1] != structures[0]:
-                raise self._differing()
-            step = aligned(16 * part.reply.count)
-            for index, (items, leaves) in enumerate(zip(values, ragged.leaves, strict=True)):
-                table = read_table(arena, tables_at + index * step, part.reply.count).tolist()
-                items += [read_leaf(arena, at, size, leaf) for (at, size), leaf in zip(table, leaves, strict=True)]
-        columns: list[Column] = []
+            if ragged.structure != structures[0]:
+                raise self._misfit()
+            values = [[*items, *more] for items, more in zip(values or [[]] * len(columns), columns, strict=True)]
         try:
-            for leaf in values:
-                columns.append(batch_of(leaf))  # noqa: PERF401 -- the error says at which leaf it was
+            return structures[0], self._hand_over(tuple(map(batch_of, values)))
         except Misfit as misfit:
-            misfit.error.complete(stage=self._label, leaf=leaf_names(structures[0])[len(columns)] or None)
-            annotate(misfit.error, f"in {self._label}, {self._sources.name_element(self.block.origin[misfit.row])}")
-            raise misfit.error from misfit.error.__cause__
-        return structures[0], self._hand_over(tuple(columns))
+            raise self._misfit() from misfit.error.__cause__
 
-    def _differing(self) -> UnbatchableError:
-        """Names what differs between the first part and another one."""
-        (_, first), *others = [(part.start, kind_of(part.reply)) for part in self.parts if part.reply is not None]
-        start, other = next((start, other) for start, other in others if other != first)
-        if first[0] != other[0]:
-            error = structure_mismatch(first[0], other[0], start)
-        else:
-            error = mismatch(first[0], first[1], other[1], start)
-        error.complete(stage=self._label)
+    def _put_aside(self, reply: Reply) -> tuple[RaggedRows, list[list[Any]]]:
+        """The values of a task, leaf by leaf."""
+        arena = self._budget.slabs.arena.array
+        tables_at, ragged = pickle.loads(reply.body)  # noqa: S301 -- from a worker process of this pipeline
+        step = aligned(16 * reply.count)
+        columns = []
+        for index, leaves in enumerate(ragged.leaves):
+            table = read_table(arena, tables_at + index * step, reply.count).tolist()
+            columns.append([read_leaf(arena, at, size, leaf) for (at, size), leaf in zip(table, leaves, strict=True)])
+        return ragged, columns
+
+    def _misfit(self) -> UnbatchableError:
+        """Names what differs between the rows, or what is no part of a batch."""
+        kinds = [self._kinds(part) for part in self.parts if part.unlike is not None or not _is_aside(part)]
+        narrow = any(part.narrow or any(leaf.wide for leaf in part.leaves if isinstance(leaf, Leaf)) for part in kinds)
+        row, error = first_misfit((part.start, self._kinds(part, narrow=narrow)) for part in self.parts)
+        self._sources.locate(error, self._label, self.block.origin[row])
         return error
+
+    def _kinds(self, part: JobTask, *, narrow: bool = False) -> Kinds:
+        if part.unlike is not None:
+            return part.unlike
+        reply = part.reply
+        assert reply is not None
+        kinds = Kinds(len(self.block), narrow)
+        if _is_aside(part):
+            ragged, columns = self._put_aside(reply)
+            for values in zip(*columns, strict=True):
+                kinds.add(unflatten(ragged.structure, iter(values)))
+        else:
+            layout = decode_layout(reply.body)
+            kinds.add_alike(layout.structure, layout.leaves, reply.count)
+        return kinds
 
     def _layout(self) -> Layout:
         bodies = dict.fromkeys(part.reply.body for part in self.parts if part.reply is not None)
         first, *others = map(decode_layout, bodies)
         if not all(same_places(first, other) for other in others):
-            raise self._differing()
+            raise self._misfit()
         return first
 
     def _hand_over(self, columns: tuple[Column, ...]) -> tuple[Column, ...]:

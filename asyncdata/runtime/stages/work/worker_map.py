@@ -383,7 +383,7 @@ class WorkerStage(Stage):
         if self._ordered:
             return self._jobs[0] if self._jobs and self._jobs[0].is_decided(ordered=True) else None
         decided = [job for job in self._jobs if job.is_decided(ordered=False)]
-        return next((job for job in decided if not job.bad), decided[0] if decided else None)
+        return next((job for job in decided if not job.bad and not job.unlike), decided[0] if decided else None)
 
     def _ready(self) -> Job | None:
         """The next job to deliver, taken out of the list."""
