@@ -344,10 +344,8 @@ class Delivered:
                 found.append((number, row, base, elements))
         if not found:
             return
-        passed = np.array([elements for _, _, _, elements in found])
-        counts = np.array([count for _, _, (_, _, count), _ in found])
-        rows = np.concatenate([np.arange(row, row + count) for _, row, (_, _, count), _ in found])
-        is_worth = worth_reading(places.chosen(rows), np.cumsum(counts) - counts, passed)
+        parts = np.array([(row, count, elements) for _, row, (_, _, count), elements in found])
+        is_worth = worth_reading(places, *parts.T)
         for (number, row, base, _), is_better in zip(found, is_worth.tolist(), strict=True):
             if is_better:
                 self._begin_at(saved[number], places, row, base)

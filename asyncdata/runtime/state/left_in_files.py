@@ -33,16 +33,15 @@ _REQUEST_BYTES: Final = 1 << 15
 
 _POSITION_BITS: Final = 40
 
-_NO_ROWS: Final = np.empty(0, np.int64)
-
-_NOTHING_LEFT: Final = np.iinfo(np.int64).max
-
 _MOST_SPREAD: Final = 1 << 12
 """If the numbers of tracks lie closer together, they are looked up in a table."""
 
 
 class Undelivered:
-    """What was not delivered of tracks.
+    """What was not delivered of tracks: marks of positions, those of all tracks one after the other.
+
+    position   2 3 4 5 6 7 8 9        of a track with at = 3, later = 4, 5, 8
+    mark       ■ · ■ ■ · · ■ ·        the first is that of all positions in front, the last that of all behind
 
     Args:
         numbers: Of the tracks, in ascending order.
@@ -50,28 +49,28 @@ class Undelivered:
         later: Positions behind it that were, in ascending order, of each.
     """
 
-    __slots__ = ("_at", "_later", "_numbers")
+    __slots__ = ("_at", "_begins", "_is_delivered", "_numbers", "_widths")
 
     def __init__(self, numbers: Rows, at: Rows, later: Sequence[Rows]) -> None:
         self._numbers = numbers
+        widths = np.array([each[-1] + 1 if len(each) else 0 for each in later], np.int64) - at
+        np.maximum(widths, 0, out=widths)
+        begins = np.cumsum(widths + 2) - widths - 1
+        self._is_delivered = np.zeros(int((widths + 2).sum()) + 1, bool)
+        self._is_delivered[begins - 1] = True
+        self._is_delivered[np.concatenate(later) + np.repeat(begins - at, [len(each) for each in later])] = True
         # Of a track that is not known any more the index is the last one, which says that all was delivered.
-        self._at = np.append(at, _NOTHING_LEFT)
-        counts = [len(each) for each in later]
-        self._later = np.concatenate([_NO_ROWS, *later])
-        self._later += np.repeat(np.arange(len(counts)) << _POSITION_BITS, counts)
+        self._is_delivered[-1] = True
+        self._at, self._widths = np.append(at, 0), np.append(widths, -1)
+        self._begins = np.append(begins, len(self._is_delivered))
 
     def select(self, pairs: Rows) -> Rows:
-        """Which of these (track, position) are not delivered, by both; none of tracks that are not known any more."""
-        track, position = self._index(pairs[:, 0]), pairs[:, 1]
-        left = np.flatnonzero(position >= self._at[track])
-        keys = (track[left] << _POSITION_BITS) + position[left]
-        order = np.argsort(keys, kind="stable")  # which finds that blocks are in order
-        known, keys = left[order], keys[order]
-        if len(self._later):
-            place = np.minimum(self._later.searchsorted(keys), len(self._later) - 1)
-            known = known[self._later.take(place) != keys]
-        rows: Rows = known
-        return rows
+        """Which of these (track, position) are not delivered; none of tracks that are not known any more."""
+        track = self._index(pairs[:, 0])
+        place = pairs[:, 1] - self._at.take(track)
+        np.clip(place, -1, self._widths.take(track), out=place)
+        place += self._begins.take(track)
+        return np.flatnonzero(~self._is_delivered.take(place))
 
     def _index(self, numbers: Rows) -> Rows:
         """Which of the tracks these are; -1 for those that are not known."""
@@ -128,10 +127,7 @@ class LeftInFiles:
             rows = undelivered.select(_pairs(places))
             if len(rows):
                 kept.append(places.chosen(rows))
-        if len(kept) > 1:
-            places = Places.concat(kept)
-            kept = [places.chosen(undelivered.select(_pairs(places)))]
-        self._parts = kept
+        self._parts = [_in_order(Places.concat(kept))] if kept else []
         self._kept, self._added = sum(map(len, kept)), 0
 
     def _taken_in_turn(self) -> Iterator[Places]:
@@ -162,16 +158,28 @@ def are_spread(count: int, elements: int) -> bool:
     return elements > count * _DENSE
 
 
-def worth_reading(places: Places, begins: Rows, elements: Rows) -> npt.NDArray[np.bool_]:
+def worth_reading(places: Places, begins: Rows, counts: Rows, elements: Rows) -> npt.NDArray[np.bool_]:
     """Where it is better to read elements where they lie than to read all elements that lie among them.
 
     Args:
-        places: Of the elements, those of each part in the order of their positions.
-        begins: Row that each part begins with.
+        places: In the order of positions.
+        begins: The first row of each part.
+        counts: How many rows it has.
         elements: How many would be read otherwise.
     """
-    nbytes, requests = places.costs(begins)
-    return nbytes * elements // np.diff(begins, append=len(places)) > nbytes * _DENSE + requests * _REQUEST_BYTES
+    ends = np.cumsum(counts)
+    rows = np.repeat(begins - ends + counts, counts) + np.arange(ends[-1])
+    nbytes, requests = places.costs(rows, ends - counts)
+    return nbytes * elements // counts > nbytes * _DENSE + requests * _REQUEST_BYTES
+
+
+def _in_order(places: Places) -> Places:
+    """The same elements by track and position."""
+    tracks, positions = _pairs(places).T
+    keys = (tracks << _POSITION_BITS) + positions
+    if (keys[1:] > keys[:-1]).all():
+        return places
+    return places.chosen(np.argsort(keys, kind="stable"))  # which finds that blocks are in order
 
 
 def _pairs(places: Places) -> Rows:

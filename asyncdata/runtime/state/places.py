@@ -104,7 +104,7 @@ class Places:
         numbers: Which element of the input each row is; None where nobody asks.
     """
 
-    __slots__ = ("_columns", "_order", "_turns", "_versions", "numbers", "origin", "sizes", "used")
+    __slots__ = ("_order", "_turns", "_versions", "numbers", "origin", "sizes", "used")
 
     def __init__(
         self,
@@ -122,7 +122,6 @@ class Places:
         self._order: Rows | None = None
         self._versions = versions
         self._turns = turns
-        self._columns: dict[str, Any] | None = None
 
     def __len__(self) -> int:
         return len(self.origin)
@@ -136,7 +135,7 @@ class Places:
         return f"Places({len(self)} rows)"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Places.from_columns, (self.columns(),)
+        return Places.from_columns, (self.columns(_narrow),)
 
     def version(self, file: int) -> str | None:
         """The version of a file, where it is known."""
@@ -144,26 +143,29 @@ class Places:
 
     # --- as data -----------------------------------------------------------------------------------------------
 
-    def columns(self) -> dict[str, Any]:
-        """As data that JSON can hold by way of `json_codec`; made once, because several states have it."""
-        if self._columns is None:
-            files, index = _distinct(self.origin[:, 0])
-            self._columns = {
-                "rows": len(self),
-                "files": files,
-                "versions": [self._versions(file) for file in files],
-                "file": _narrow(index),
-                "record": _narrow(self.origin[:, 1]),
-                "offset": _narrow(self.origin[:, 3]),
-                "bytes": _narrow(self.sizes),
-            }
-            if self.used is not None:
-                self._columns |= {"track": _narrow(self.used.pairs[:, 0]), "position": _narrow(self.used.pairs[:, 1])}
-                if self.used.ends is not None:
-                    self._columns["pairs"] = _narrow(np.diff(self.used.ends, prepend=0))
-            if self.numbers is not None:
-                self._columns["number"] = _narrow(self.numbers)
-        return self._columns
+    def columns(self, stored: Callable[[Rows], Any] = np.asarray) -> dict[str, Any]:
+        """As data that `from_columns` reads.
+
+        Args:
+            stored: How a column is: as it is, or as few bytes.
+        """
+        files, index = _distinct(self.origin[:, 0])
+        columns = {
+            "rows": len(self),
+            "files": files,
+            "versions": [self._versions(file) for file in files],
+            "file": stored(index),
+            "record": stored(self.origin[:, 1]),
+            "offset": stored(self.origin[:, 3]),
+            "bytes": stored(self.sizes),
+        }
+        if self.used is not None:
+            columns |= {"track": stored(self.used.pairs[:, 0]), "position": stored(self.used.pairs[:, 1])}
+            if self.used.ends is not None:
+                columns["pairs"] = stored(np.diff(self.used.ends, prepend=0))
+        if self.numbers is not None:
+            columns["number"] = stored(self.numbers)
+        return columns
 
     @staticmethod
     def from_columns(columns: Mapping[str, Any]) -> Places:
@@ -243,17 +245,18 @@ class Places:
         joined = joinable(gaps, follows, _MOST_GAPS * int(sizes.sum()))
         return _InPlace(order, file, record, offset, sizes, gaps, joined)
 
-    def costs(self, begins: Rows) -> tuple[Rows, Rows]:
+    def costs(self, rows: Rows, begins: Rows) -> tuple[Rows, Rows]:
         """The bytes of the rows in each part, and about how many requests it takes to read them as they follow.
 
         Args:
-            begins: Row that each part begins with; the first one with the first row.
+            rows: Of all parts.
+            begins: Which of them each part begins with; the first part with the first.
         """
-        rows = self._in_place(np.arange(len(self)))
-        is_asked = np.ones(len(self), bool)
-        is_asked[1:] = ~rows.joined
+        found = self._in_place(rows)
+        is_asked = np.ones(len(rows), bool)
+        is_asked[1:] = ~found.joined
         is_asked[begins] = True
-        return np.add.reduceat(rows.sizes, begins), np.add.reduceat(is_asked, begins, dtype=np.int64)
+        return np.add.reduceat(found.sizes, begins), np.add.reduceat(is_asked, begins, dtype=np.int64)
 
     def spans(self, most_bytes: int) -> list[RowSpan]:
         """What is read together: by file and offset, or that first which is needed first.
@@ -356,9 +359,13 @@ def _narrow(column: Rows) -> list[Any]:
     return [least, more.astype("<u8").view(np.uint8).reshape(-1, _WIDEST)[:, :width].tobytes()]
 
 
-def _wide(narrow: Any, count: int) -> Rows:
-    """What `_narrow` was given."""
-    least, data = narrow or (0, b"")
+def _wide(stored: Any, count: int) -> Rows:
+    """A column that is as it was, or what `_narrow` made of it, as states of versions up to 5 have it."""
+    if isinstance(stored, np.ndarray):
+        if stored.dtype != np.int64 or stored.shape != (count,) or (stored < 0).any():
+            raise ValueError("a column of a buffer")
+        return stored
+    least, data = stored or (0, b"")
     if type(least) is not int or type(data) is not bytes or not 0 <= least < _MOST:
         raise TypeError("a column of a buffer")
     width, rest = divmod(len(data), count) if count > 0 else (0, count)
