@@ -10,7 +10,8 @@ each with few elements: what is done to them is done to all at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -19,7 +20,7 @@ import numpy.typing as npt
 from asyncdata.memory.advance import Rows
 from asyncdata.runtime.state.places import Places
 
-_MOST_PARTS: Final = 1024
+_MOST_BLOCKS: Final = 1024
 """Blocks of elements that are kept until it is looked which of them were delivered."""
 
 _AT_ONCE: Final = 1 << 16
@@ -89,11 +90,12 @@ class Undelivered:
 class LeftInFiles:
     """See the module's docstring."""
 
-    __slots__ = ("_added", "_kept", "_parts")
+    __slots__ = ("_added", "_blocks", "_kept", "_parts")
 
     def __init__(self) -> None:
-        self._parts: list[Places] = []
-        self._kept = self._added = 0
+        # Of one track each: those that were kept, in order, and blocks behind them.
+        self._parts: list[tuple[int, Places]] = []
+        self._blocks = self._kept = self._added = 0
 
     def __bool__(self) -> bool:
         return bool(self._parts)
@@ -102,55 +104,51 @@ class LeftInFiles:
         """Another one, which knows the same."""
         made = LeftInFiles()
         made._parts = self._parts.copy()
-        made._kept, made._added = self._kept, self._added
+        made._blocks, made._kept, made._added = self._blocks, self._kept, self._added
         return made
 
-    def add(self, places: Places) -> None:
-        """Elements were passed on; each uses up one position."""
-        self._parts.append(places)
+    def add(self, track: int, places: Places) -> None:
+        """Elements of a track were passed on; each uses up one position."""
+        self._parts.append((track, places))
+        self._blocks += 1
         self._added += len(places)
 
     @property
     def is_long(self) -> bool:
         """Whether there are so many blocks that it is time to forget."""
-        return len(self._parts) > _MOST_PARTS
+        return self._blocks > _MOST_BLOCKS
 
     @property
     def has_grown(self) -> bool:
         """Whether much more was passed on since than was kept, so that forgetting costs little by the element."""
         return self._added > 2 * self._kept
 
-    def forget(self, undelivered: Undelivered) -> None:
-        """Lets go of what was delivered."""
+    def only(self, tracks: Collection[int]) -> LeftInFiles:
+        """Another one, which knows of some tracks."""
+        made = LeftInFiles()
+        made._parts = [part for part in self._parts if part[0] in tracks]
+        return made
+
+    def forget(self, undelivered: Undelivered) -> Mapping[int, Places]:
+        """Lets go of what was delivered; returns what is left of each track, in order."""
         kept = []
         for places in self._taken_in_turn():
             rows = undelivered.select(_pairs(places))
             if len(rows):
                 kept.append(places.chosen(rows))
-        self._parts = [_in_order(Places.concat(kept))] if kept else []
-        self._kept, self._added = sum(map(len, kept)), 0
+        found = _by_track(Places.concat(kept)) if kept else {}
+        self._parts = list(found.items())
+        self._blocks, self._kept, self._added = 0, sum(map(len, kept)), 0
+        return found
 
     def _taken_in_turn(self) -> Iterator[Places]:
         """Some parts at a time, which are not needed any more: all of them together would be there twice."""
-        parts, self._parts = self._parts[::-1], []
+        parts, self._parts = [places for _, places in reversed(self._parts)], []
         while parts:
             group, rows = [parts.pop()], 0
             while parts and (rows := rows + len(group[-1])) < _AT_ONCE:
                 group.append(parts.pop())
             yield Places.concat(group)
-
-    @property
-    def places(self) -> Places | None:
-        """All of them by track and position, once those that were delivered are forgotten; None if there are none."""
-        return self._parts[0] if self._parts else None
-
-
-def positions_by_track(places: Places) -> dict[int, tuple[int, Rows]]:
-    """The first row of each track, and its positions; rows are by track and position."""
-    tracks, positions = _pairs(places).T
-    begins = [0, *(np.flatnonzero(tracks[1:] != tracks[:-1]) + 1).tolist()]
-    ends = [*begins[1:], len(tracks)]
-    return {int(tracks[a]): (a, positions[a:b]) for a, b in zip(begins, ends, strict=True)}
 
 
 def are_spread(count: int, elements: int) -> bool:
@@ -158,28 +156,33 @@ def are_spread(count: int, elements: int) -> bool:
     return elements > count * _DENSE
 
 
-def worth_reading(places: Places, begins: Rows, counts: Rows, elements: Rows) -> npt.NDArray[np.bool_]:
+def worth_reading(parts: Sequence[Places], elements: Rows) -> npt.NDArray[np.bool_]:
     """Where it is better to read elements where they lie than to read all elements that lie among them.
 
     Args:
-        places: In the order of positions.
-        begins: The first row of each part.
-        counts: How many rows it has.
-        elements: How many would be read otherwise.
+        parts: Elements in the order of their positions.
+        elements: How many would be read otherwise, instead of each part.
     """
-    ends = np.cumsum(counts)
-    rows = np.repeat(begins - ends + counts, counts) + np.arange(ends[-1])
-    nbytes, requests = places.costs(rows, ends - counts)
-    return nbytes * elements // counts > nbytes * _DENSE + requests * _REQUEST_BYTES
+    counts = np.array([len(part) for part in parts])
+    nbytes, requests = Places.concat(parts).costs(np.cumsum(counts) - counts)
+    is_worth: npt.NDArray[np.bool_] = nbytes * elements // counts > nbytes * _DENSE + requests * _REQUEST_BYTES
+    return is_worth
 
 
-def _in_order(places: Places) -> Places:
-    """The same elements by track and position."""
+def positions_of(places: Places) -> Rows:
+    """The position of each element."""
+    return _pairs(places)[:, 1]
+
+
+def _by_track(places: Places) -> dict[int, Places]:
+    """The elements of each track, in order."""
     tracks, positions = _pairs(places).T
     keys = (tracks << _POSITION_BITS) + positions
-    if (keys[1:] > keys[:-1]).all():
-        return places
-    return places.chosen(np.argsort(keys, kind="stable"))  # which finds that blocks are in order
+    if (keys[1:] < keys[:-1]).any():
+        places = places.chosen(np.argsort(keys, kind="stable"))  # which finds that blocks are in order
+        tracks = _pairs(places)[:, 0]
+    begins = [0, *(np.flatnonzero(tracks[1:] != tracks[:-1]) + 1).tolist()]
+    return {int(tracks[a]): places.between(a, b) for a, b in pairwise([*begins, len(tracks)])}
 
 
 def _pairs(places: Places) -> Rows:

@@ -200,8 +200,9 @@ class Places:
         return Places(self.origin.take(rows, axis=0), self.sizes.take(rows), self._versions, used, turns, numbers)
 
     def between(self, start: int, stop: int) -> Places:
-        """Neighbouring rows, without what they use up and when they are needed."""
-        return Places(self.origin[start:stop], self.sizes[start:stop], self._versions)
+        """Neighbouring rows, of which each uses up one position or none; without when they are needed."""
+        used = None if self.used is None else Used(self.used.pairs[start:stop])
+        return Places(self.origin[start:stop], self.sizes[start:stop], self._versions, used)
 
     def using(self, used: Used | None) -> Places:
         """The same rows, which use up something else of tracks."""
@@ -245,18 +246,17 @@ class Places:
         joined = joinable(gaps, follows, _MOST_GAPS * int(sizes.sum()))
         return _InPlace(order, file, record, offset, sizes, gaps, joined)
 
-    def costs(self, rows: Rows, begins: Rows) -> tuple[Rows, Rows]:
+    def costs(self, begins: Rows) -> tuple[Rows, Rows]:
         """The bytes of the rows in each part, and about how many requests it takes to read them as they follow.
 
         Args:
-            rows: Of all parts.
-            begins: Which of them each part begins with; the first part with the first.
+            begins: Row that each part begins with; the first one with the first row.
         """
-        found = self._in_place(rows)
-        is_asked = np.ones(len(rows), bool)
-        is_asked[1:] = ~found.joined
+        rows = self._in_place(np.arange(len(self)))
+        is_asked = np.ones(len(self), bool)
+        is_asked[1:] = ~rows.joined
         is_asked[begins] = True
-        return np.add.reduceat(found.sizes, begins), np.add.reduceat(is_asked, begins, dtype=np.int64)
+        return np.add.reduceat(rows.sizes, begins), np.add.reduceat(is_asked, begins, dtype=np.int64)
 
     def spans(self, most_bytes: int) -> list[RowSpan]:
         """What is read together: by file and offset, or that first which is needed first.

@@ -156,6 +156,15 @@ def test_elements_that_lie_close_together_are_read_on() -> None:
         assert (track.lying is not None) is is_lying
 
 
+def test_elements_behind_those_that_were_delivered_are_read_on() -> None:
+    """If none of them overtook another one, the input's own state says all, however much was read ahead."""
+    delivered = Delivered()
+    delivered.hear([Begun(0, Owner(), 0), lying(0, 0, 100, 5000), Marked(0, 90, "mark"), Ended(0, 100)])
+    delivered.feed(used(*((0, position) for position in range(60))))
+    (track,) = delivered.saved()
+    assert (track.at, track.lying, track.state) == (60, None, State(None, 60))
+
+
 def test_an_element_is_delivered_with_its_datasets() -> None:
     """Not before all of their elements are, even if they have ended."""
     delivered = Delivered()
