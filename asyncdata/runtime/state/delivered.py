@@ -149,12 +149,30 @@ class _Track:
         return begin - self.at - int(self.later.searchsorted(begin))
 
     def _later_bases(self) -> Iterator[tuple[int, State]]:
-        if self.total is not None and self.total > self.at:
-            yield self.total, BEGINNING
+        """Behind the first element that is missing: the next one behind all that were delivered, and earlier ones."""
+        if (nearest := self._behind_delivered()) is not None:
+            yield nearest
+        yield from (base for base in reversed(self.bases) if self.at < base[0] <= self.last)
+
+    def _behind_delivered(self) -> tuple[int, State] | None:
+        """The first place behind all elements that were delivered where the input can begin, or its end."""
+        nearest = (self.total, BEGINNING) if self.total is not None and self.total > self.last else None
         for base in reversed(self.bases):
-            if base[0] <= self.at:
-                return
-            yield base
+            if base[0] <= self.last:
+                break
+            nearest = base if base[0] != self.total else nearest  # nothing is opened for no elements
+        return nearest
+
+    @property
+    def last(self) -> int:
+        """Position of the last element that was delivered, or of the first that was not if that is behind it."""
+        return int(self.later[-1]) if len(self.later) else self.at
+
+    @property
+    def reach(self) -> int:
+        """What is said of elements in a state is of those in front of this position."""
+        nearest = self._behind_delivered()
+        return self.last + 1 if nearest is None else nearest[0]
 
     def add(self, positions: Rows) -> None:
         """These were delivered, too; in ascending order."""
@@ -340,7 +358,8 @@ class Delivered:
         if not tracks:
             return
         found = []
-        for number, places in self._left.only(tracks).forget(_undelivered(tracks)).items():
+        reach = [tracks[number].reach for number in sorted(tracks)]
+        for number, places in self._left.only(tracks).forget(_undelivered(tracks, reach)).items():
             track = tracks[number]
             base = track.later_base(positions_of(places))
             if base is None:
@@ -421,8 +440,9 @@ class Delivered:
         track.open.clear()
 
 
-def _undelivered(tracks: Mapping[int, _Track]) -> Undelivered:
+def _undelivered(tracks: Mapping[int, _Track], reach: Sequence[int] | None = None) -> Undelivered:
     numbers = sorted(tracks)
     found = [tracks[number] for number in numbers]
     at = np.array([track.at for track in found], np.int64)
-    return Undelivered(np.array(numbers, np.int64), at, [track.later for track in found])
+    ends = None if reach is None else np.array(reach, np.int64)
+    return Undelivered(np.array(numbers, np.int64), at, [track.later for track in found], ends)

@@ -48,17 +48,20 @@ class Undelivered:
         numbers: Of the tracks, in ascending order.
         at: The first position of each that was not delivered.
         later: Positions behind it that were, in ascending order, of each.
+        ends: Positions behind these where the rest of each track begins, which is left out; None: nothing is.
     """
 
     __slots__ = ("_at", "_begins", "_is_delivered", "_numbers", "_widths")
 
-    def __init__(self, numbers: Rows, at: Rows, later: Sequence[Rows]) -> None:
+    def __init__(self, numbers: Rows, at: Rows, later: Sequence[Rows], ends: Rows | None = None) -> None:
         self._numbers = numbers
-        widths = np.array([each[-1] + 1 if len(each) else 0 for each in later], np.int64) - at
+        known = np.array([each[-1] + 1 if len(each) else 0 for each in later], np.int64)
+        widths = (known if ends is None else ends) - at
         np.maximum(widths, 0, out=widths)
         begins = np.cumsum(widths + 2) - widths - 1
         self._is_delivered = np.zeros(int((widths + 2).sum()) + 1, bool)
         self._is_delivered[begins - 1] = True
+        self._is_delivered[begins + widths] = ends is not None
         self._is_delivered[np.concatenate(later) + np.repeat(begins - at, [len(each) for each in later])] = True
         # Of a track that is not known any more the index is the last one, which says that all was delivered.
         self._is_delivered[-1] = True

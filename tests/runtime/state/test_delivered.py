@@ -136,8 +136,11 @@ class _Source:
 
     def check(self, track: SavedTrack) -> None:
         assert positions(track) == set(range(self.total)) - self.left
-        bases = [base for base in self.bases if base > track.at and {n for n in self.left if n < base} <= self.lying]
-        assert track.first == max(bases, default=track.at)
+        last = max([track.at, *track.later.tolist()])
+        behind = sorted(base for base in self.bases if base > last)[:1]
+        between = sorted((base for base in self.bases if track.at < base <= last), reverse=True)
+        bases = [base for base in behind + between if {n for n in self.left if n < base} <= self.lying]
+        assert track.first == (bases or [track.at])[0]
         missing = [position for position in sorted(self.left) if position < track.first]
         assert track.missing.tolist() == missing
         assert (track.lying is not None) == bool(missing)
