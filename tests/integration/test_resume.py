@@ -59,7 +59,7 @@ def check(dataset: ad.Dataset, again: ad.Dataset, places: random.Random, most: i
         except ad.StateError as refused:
             assert "as they are ready" in str(refused)  # noqa: PT017 -- either outcome is right
             return
-        assert str(ad.state.describe(states[-1])).startswith("state of version 5")
+        assert str(ad.state.describe(states[-1])).startswith("state of version 6")
         assert ad.state.diff(states[-1], states[-1]) == []
         if states[-1]["unordered"]:
             return

@@ -17,7 +17,9 @@ import pytest
 
 import asyncdata as ad
 from asyncdata.runtime.state import left_in_files
-from asyncdata.runtime.state.document import tracks_from_json
+from asyncdata.runtime.state.document import tracks_from_json, with_checksum
+from asyncdata.runtime.state.json_codec import packed, to_json
+from asyncdata.runtime.state.tracks import to_saved
 from fake_gcs import FakeGCS
 from tests.integration.resumed_reads import of_version, read_after_resume
 from tests.integration.shards import BUCKET, gs_storage, put_shards, records, shard_bytes
@@ -349,4 +351,20 @@ def test_states_of_version_3_are_read(folder: Path) -> None:
     with dataset.iterator() as it:
         begun = [next(it) for _ in range(120)]
         state = of_version(state_of(it), dataset, 3)
+    assert Counter(begun + list(dataset.iterator(state=state))) == whole
+
+
+@pytest.mark.usefixtures("always_lie")
+def test_states_of_version_5_are_read(folder: Path) -> None:
+    """Each column of what lies in files is bytes of one width, and all of the tracks is compressed together."""
+    dataset = in_no_order("records", folder, 200)
+    whole = Counter(dataset)
+    with dataset.iterator() as it:
+        begun = [next(it) for _ in range(120)]
+        state = state_of(it)
+    value = to_saved(tracks_from_json(state))
+    places = value["lying"]["places"]
+    value = to_json(value)
+    value["lying"]["places"] = {"~": "places", **to_json(places.__reduce__()[1][0])}
+    state = with_checksum({**state, "asyncdata_state": 5, "tracks": packed(value)})
     assert Counter(begun + list(dataset.iterator(state=state))) == whole

@@ -21,7 +21,7 @@ from asyncdata.runtime.state.left_in_files import (
     LeftInFiles,
     Undelivered,
     are_spread,
-    positions_by_track,
+    positions_of,
     worth_reading,
 )
 from asyncdata.runtime.state.places import Places
@@ -124,6 +124,14 @@ class _Track:
         value = (self.carried[0][1],) if self.carried and self.carried[0][0] <= self.at else ()
         return SavedTrack(self.owner, self.step, self.at, self.later, self.total, state, value=value)
 
+    @property
+    def may_begin_later(self) -> bool:
+        """Whether it may be better to begin behind elements that lie in files, if all that are missing there do."""
+        return any(
+            self.bases[0][0] > self.at or are_spread(self._missing(begin), begin - self.at)
+            for begin, _ in self._later_bases()
+        )
+
     def later_base(self, known: Rows) -> tuple[int, State, int] | None:
         """The last place behind the first undelivered element where the input can begin, and how many are left before.
 
@@ -132,17 +140,39 @@ class _Track:
         """
         for begin, state in self._later_bases():
             count = int(known.searchsorted(begin))
-            if count == begin - self.at - int(self.later.searchsorted(begin)):
+            if count == self._missing(begin):
                 return begin, state, count
         return None
 
+    def _missing(self, begin: int) -> int:
+        """How many elements in front of a position were not delivered."""
+        return begin - self.at - int(self.later.searchsorted(begin))
+
     def _later_bases(self) -> Iterator[tuple[int, State]]:
-        if self.total is not None and self.total > self.at:
-            yield self.total, BEGINNING
+        """Behind the first element that is missing: the next one behind all that were delivered, and earlier ones."""
+        if (nearest := self._behind_delivered()) is not None:
+            yield nearest
+        yield from (base for base in reversed(self.bases) if self.at < base[0] <= self.last)
+
+    def _behind_delivered(self) -> tuple[int, State] | None:
+        """The first place behind all elements that were delivered where the input can begin, or its end."""
+        nearest = (self.total, BEGINNING) if self.total is not None and self.total > self.last else None
         for base in reversed(self.bases):
-            if base[0] <= self.at:
-                return
-            yield base
+            if base[0] <= self.last:
+                break
+            nearest = base if base[0] != self.total else nearest  # nothing is opened for no elements
+        return nearest
+
+    @property
+    def last(self) -> int:
+        """Position of the last element that was delivered, or of the first that was not if that is behind it."""
+        return int(self.later[-1]) if len(self.later) else self.at
+
+    @property
+    def reach(self) -> int:
+        """What is said of elements in a state is of those in front of this position."""
+        nearest = self._behind_delivered()
+        return self.last + 1 if nearest is None else nearest[0]
 
     def add(self, positions: Rows) -> None:
         """These were delivered, too; in ascending order."""
@@ -220,7 +250,7 @@ class Delivered:
     def _enter(self, number: int, saved: SavedTrack) -> None:
         self._tracks[number] = _Track(saved)
         if (left := saved.to_read) is not None:
-            self._left.add(left)
+            self._left.add(number, left)
         around = self._tracks.get(saved.owner.track)
         if around is not None:
             around.open.setdefault(saved.owner.position, set()).add(number)
@@ -237,7 +267,7 @@ class Delivered:
             track.bases.append((event.position, State(event.mark, 0)))
         elif isinstance(event, Lying):
             track.left_bare = event.bare
-            self._left.add(event.places)
+            self._left.add(event.track, event.places)
         elif isinstance(event, Keyed):
             track.remember(event.keys)
         else:
@@ -318,44 +348,38 @@ class Delivered:
     def _forget_delivered(self) -> None:
         """It is not needed any more where elements lie that were delivered."""
         if self._left:
-            numbers = sorted(self._tracks)
-            tracks = [self._tracks[number] for number in numbers]
-            at = np.array([track.at for track in tracks], np.int64)
-            self._left.forget(Undelivered(np.array(numbers, np.int64), at, [track.later for track in tracks]))
+            self._left.forget(_undelivered(self._tracks))
 
     def _begin_later(self, saved: Mapping[int, SavedTrack]) -> None:
         """Lets inputs begin behind elements that lie in files, where it is better to read these by themselves."""
-        self._forget_delivered()
-        places = self._left.places
-        if places is None:
+        if not self._left:
+            return
+        tracks = {number: track for number, track in self._tracks.items() if track.may_begin_later}
+        if not tracks:
             return
         found = []
-        for number, (row, known) in positions_by_track(places).items():
-            track = self._tracks[number]
-            base = track.later_base(known)
+        reach = [tracks[number].reach for number in sorted(tracks)]
+        for number, places in self._left.only(tracks).forget(_undelivered(tracks, reach)).items():
+            track = tracks[number]
+            base = track.later_base(positions_of(places))
             if base is None:
                 continue
-            begin, _, count = base
-            elements = begin - track.bases[0][0]
-            # It does not go back to where it began.
-            if track.bases[0][0] > track.at:
-                self._begin_at(saved[number], places, row, base)
+            begin, state, count = base
+            elements, lying = begin - track.at, places.between(0, count)
+            if track.bases[0][0] > track.at:  # it does not go back to where it began
+                self._begin_at(saved[number], begin, state, lying)
             elif are_spread(count, elements):
-                found.append((number, row, base, elements))
+                found.append((number, begin, state, lying, elements))
         if not found:
             return
-        passed = np.array([elements for _, _, _, elements in found])
-        counts = np.array([count for _, _, (_, _, count), _ in found])
-        rows = np.concatenate([np.arange(row, row + count) for _, row, (_, _, count), _ in found])
-        is_worth = worth_reading(places.chosen(rows), np.cumsum(counts) - counts, passed)
-        for (number, row, base, _), is_better in zip(found, is_worth.tolist(), strict=True):
+        is_worth = worth_reading([lying for *_, lying, _ in found], np.array([elements for *_, elements in found]))
+        for (number, begin, state, lying, _), is_better in zip(found, is_worth.tolist(), strict=True):
             if is_better:
-                self._begin_at(saved[number], places, row, base)
+                self._begin_at(saved[number], begin, state, lying)
 
-    def _begin_at(self, saved: SavedTrack, places: Places, row: int, base: tuple[int, State, int]) -> None:
-        saved.begin, saved.state, count = base
+    def _begin_at(self, saved: SavedTrack, begin: int, state: State, lying: Places) -> None:
+        saved.begin, saved.state, saved.lying = begin, state, lying.using(None)
         saved.bare = self._tracks[saved.number].left_bare
-        saved.lying = places.between(row, row + count)
 
     def _settle(self) -> None:
         touched, self._ended = self._ended, []
@@ -414,3 +438,11 @@ class Delivered:
             for number in numbers:
                 self._forget_inside(self._tracks.pop(number))
         track.open.clear()
+
+
+def _undelivered(tracks: Mapping[int, _Track], reach: Sequence[int] | None = None) -> Undelivered:
+    numbers = sorted(tracks)
+    found = [tracks[number] for number in numbers]
+    at = np.array([track.at for track in found], np.int64)
+    ends = None if reach is None else np.array(reach, np.int64)
+    return Undelivered(np.array(numbers, np.int64), at, [track.later for track in found], ends)

@@ -21,7 +21,7 @@ from asyncdata.runtime.state.json_codec import from_json, packed, to_json
 from asyncdata.runtime.state.news import NOTHING, News
 from asyncdata.runtime.state.tracks import UNTOUCHED, Saved, SavedTrack, from_saved, to_saved
 
-VERSION: Final = 5
+VERSION: Final = 6
 VERSION_KEY: Final = "asyncdata_state"
 """Of a state: the version of its format."""
 
@@ -138,7 +138,10 @@ def _checksum_of(document: Mapping[str, Any]) -> int:
 
 def tracks_to_json(tracks: Sequence[SavedTrack]) -> Any:
     """Tracks as a part of a state; `tracks_from_json` reads it."""
-    return packed(to_json(to_saved(tracks)))
+    value = to_saved(tracks)
+    # Where elements lie is arrays, which are compressed.
+    apart = {"lying": to_json(value.pop("lying"))} if "lying" in value else {}
+    return {"columns": packed(to_json(value)), **apart}
 
 
 def tracks_from_json(document: Mapping[str, Any]) -> tuple[SavedTrack, ...]:
@@ -150,7 +153,11 @@ def tracks_from_json(document: Mapping[str, Any]) -> tuple[SavedTrack, ...]:
         TypeError: They are damaged.
         ValueError: They are damaged.
     """
-    return from_saved(from_json(document["tracks"])) if "tracks" in document else ()
+    if "tracks" not in document:
+        return ()
+    value = from_json(document["tracks"])
+    # Up to version 5 all of it was compressed once more.
+    return from_saved({**value.pop("columns"), **value} if "columns" in value else value)
 
 
 @contextlib.contextmanager

@@ -10,7 +10,8 @@ each with few elements: what is done to them is done to all at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -19,7 +20,7 @@ import numpy.typing as npt
 from asyncdata.memory.advance import Rows
 from asyncdata.runtime.state.places import Places
 
-_MOST_PARTS: Final = 1024
+_MOST_BLOCKS: Final = 1024
 """Blocks of elements that are kept until it is looked which of them were delivered."""
 
 _AT_ONCE: Final = 1 << 16
@@ -33,45 +34,47 @@ _REQUEST_BYTES: Final = 1 << 15
 
 _POSITION_BITS: Final = 40
 
-_NO_ROWS: Final = np.empty(0, np.int64)
-
-_NOTHING_LEFT: Final = np.iinfo(np.int64).max
-
 _MOST_SPREAD: Final = 1 << 12
 """If the numbers of tracks lie closer together, they are looked up in a table."""
 
 
 class Undelivered:
-    """What was not delivered of tracks.
+    """What was not delivered of tracks: marks of positions, those of all tracks one after the other.
+
+    position   2 3 4 5 6 7 8 9        of a track with at = 3, later = 4, 5, 8
+    mark       ■ · ■ ■ · · ■ ·        the first is that of all positions in front, the last that of all behind
 
     Args:
         numbers: Of the tracks, in ascending order.
         at: The first position of each that was not delivered.
         later: Positions behind it that were, in ascending order, of each.
+        ends: Positions behind these where the rest of each track begins, which is left out; None: nothing is.
     """
 
-    __slots__ = ("_at", "_later", "_numbers")
+    __slots__ = ("_at", "_begins", "_is_delivered", "_numbers", "_widths")
 
-    def __init__(self, numbers: Rows, at: Rows, later: Sequence[Rows]) -> None:
+    def __init__(self, numbers: Rows, at: Rows, later: Sequence[Rows], ends: Rows | None = None) -> None:
         self._numbers = numbers
+        known = np.array([each[-1] + 1 if len(each) else 0 for each in later], np.int64)
+        widths = (known if ends is None else ends) - at
+        np.maximum(widths, 0, out=widths)
+        begins = np.cumsum(widths + 2) - widths - 1
+        self._is_delivered = np.zeros(int((widths + 2).sum()) + 1, bool)
+        self._is_delivered[begins - 1] = True
+        self._is_delivered[begins + widths] = ends is not None
+        self._is_delivered[np.concatenate(later) + np.repeat(begins - at, [len(each) for each in later])] = True
         # Of a track that is not known any more the index is the last one, which says that all was delivered.
-        self._at = np.append(at, _NOTHING_LEFT)
-        counts = [len(each) for each in later]
-        self._later = np.concatenate([_NO_ROWS, *later])
-        self._later += np.repeat(np.arange(len(counts)) << _POSITION_BITS, counts)
+        self._is_delivered[-1] = True
+        self._at, self._widths = np.append(at, 0), np.append(widths, -1)
+        self._begins = np.append(begins, len(self._is_delivered))
 
     def select(self, pairs: Rows) -> Rows:
-        """Which of these (track, position) are not delivered, by both; none of tracks that are not known any more."""
-        track, position = self._index(pairs[:, 0]), pairs[:, 1]
-        left = np.flatnonzero(position >= self._at[track])
-        keys = (track[left] << _POSITION_BITS) + position[left]
-        order = np.argsort(keys, kind="stable")  # which finds that blocks are in order
-        known, keys = left[order], keys[order]
-        if len(self._later):
-            place = np.minimum(self._later.searchsorted(keys), len(self._later) - 1)
-            known = known[self._later.take(place) != keys]
-        rows: Rows = known
-        return rows
+        """Which of these (track, position) are not delivered; none of tracks that are not known any more."""
+        track = self._index(pairs[:, 0])
+        place = pairs[:, 1] - self._at.take(track)
+        np.clip(place, -1, self._widths.take(track), out=place)
+        place += self._begins.take(track)
+        return np.flatnonzero(~self._is_delivered.take(place))
 
     def _index(self, numbers: Rows) -> Rows:
         """Which of the tracks these are; -1 for those that are not known."""
@@ -90,11 +93,12 @@ class Undelivered:
 class LeftInFiles:
     """See the module's docstring."""
 
-    __slots__ = ("_added", "_kept", "_parts")
+    __slots__ = ("_added", "_blocks", "_kept", "_parts")
 
     def __init__(self) -> None:
-        self._parts: list[Places] = []
-        self._kept = self._added = 0
+        # Of one track each: those that were kept, in order, and blocks behind them.
+        self._parts: list[tuple[int, Places]] = []
+        self._blocks = self._kept = self._added = 0
 
     def __bool__(self) -> bool:
         return bool(self._parts)
@@ -103,58 +107,51 @@ class LeftInFiles:
         """Another one, which knows the same."""
         made = LeftInFiles()
         made._parts = self._parts.copy()
-        made._kept, made._added = self._kept, self._added
+        made._blocks, made._kept, made._added = self._blocks, self._kept, self._added
         return made
 
-    def add(self, places: Places) -> None:
-        """Elements were passed on; each uses up one position."""
-        self._parts.append(places)
+    def add(self, track: int, places: Places) -> None:
+        """Elements of a track were passed on; each uses up one position."""
+        self._parts.append((track, places))
+        self._blocks += 1
         self._added += len(places)
 
     @property
     def is_long(self) -> bool:
         """Whether there are so many blocks that it is time to forget."""
-        return len(self._parts) > _MOST_PARTS
+        return self._blocks > _MOST_BLOCKS
 
     @property
     def has_grown(self) -> bool:
         """Whether much more was passed on since than was kept, so that forgetting costs little by the element."""
         return self._added > 2 * self._kept
 
-    def forget(self, undelivered: Undelivered) -> None:
-        """Lets go of what was delivered."""
+    def only(self, tracks: Collection[int]) -> LeftInFiles:
+        """Another one, which knows of some tracks."""
+        made = LeftInFiles()
+        made._parts = [part for part in self._parts if part[0] in tracks]
+        return made
+
+    def forget(self, undelivered: Undelivered) -> Mapping[int, Places]:
+        """Lets go of what was delivered; returns what is left of each track, in order."""
         kept = []
         for places in self._taken_in_turn():
             rows = undelivered.select(_pairs(places))
             if len(rows):
                 kept.append(places.chosen(rows))
-        if len(kept) > 1:
-            places = Places.concat(kept)
-            kept = [places.chosen(undelivered.select(_pairs(places)))]
-        self._parts = kept
-        self._kept, self._added = sum(map(len, kept)), 0
+        found = _by_track(Places.concat(kept)) if kept else {}
+        self._parts = list(found.items())
+        self._blocks, self._kept, self._added = 0, sum(map(len, kept)), 0
+        return found
 
     def _taken_in_turn(self) -> Iterator[Places]:
         """Some parts at a time, which are not needed any more: all of them together would be there twice."""
-        parts, self._parts = self._parts[::-1], []
+        parts, self._parts = [places for _, places in reversed(self._parts)], []
         while parts:
             group, rows = [parts.pop()], 0
             while parts and (rows := rows + len(group[-1])) < _AT_ONCE:
                 group.append(parts.pop())
             yield Places.concat(group)
-
-    @property
-    def places(self) -> Places | None:
-        """All of them by track and position, once those that were delivered are forgotten; None if there are none."""
-        return self._parts[0] if self._parts else None
-
-
-def positions_by_track(places: Places) -> dict[int, tuple[int, Rows]]:
-    """The first row of each track, and its positions; rows are by track and position."""
-    tracks, positions = _pairs(places).T
-    begins = [0, *(np.flatnonzero(tracks[1:] != tracks[:-1]) + 1).tolist()]
-    ends = [*begins[1:], len(tracks)]
-    return {int(tracks[a]): (a, positions[a:b]) for a, b in zip(begins, ends, strict=True)}
 
 
 def are_spread(count: int, elements: int) -> bool:
@@ -162,16 +159,33 @@ def are_spread(count: int, elements: int) -> bool:
     return elements > count * _DENSE
 
 
-def worth_reading(places: Places, begins: Rows, elements: Rows) -> npt.NDArray[np.bool_]:
+def worth_reading(parts: Sequence[Places], elements: Rows) -> npt.NDArray[np.bool_]:
     """Where it is better to read elements where they lie than to read all elements that lie among them.
 
     Args:
-        places: Of the elements, those of each part in the order of their positions.
-        begins: Row that each part begins with.
-        elements: How many would be read otherwise.
+        parts: Elements in the order of their positions.
+        elements: How many would be read otherwise, instead of each part.
     """
-    nbytes, requests = places.costs(begins)
-    return nbytes * elements // np.diff(begins, append=len(places)) > nbytes * _DENSE + requests * _REQUEST_BYTES
+    counts = np.array([len(part) for part in parts])
+    nbytes, requests = Places.concat(parts).costs(np.cumsum(counts) - counts)
+    is_worth: npt.NDArray[np.bool_] = nbytes * elements // counts > nbytes * _DENSE + requests * _REQUEST_BYTES
+    return is_worth
+
+
+def positions_of(places: Places) -> Rows:
+    """The position of each element."""
+    return _pairs(places)[:, 1]
+
+
+def _by_track(places: Places) -> dict[int, Places]:
+    """The elements of each track, in order."""
+    tracks, positions = _pairs(places).T
+    keys = (tracks << _POSITION_BITS) + positions
+    if (keys[1:] < keys[:-1]).any():
+        places = places.chosen(np.argsort(keys, kind="stable"))  # which finds that blocks are in order
+        tracks = _pairs(places)[:, 0]
+    begins = [0, *(np.flatnonzero(tracks[1:] != tracks[:-1]) + 1).tolist()]
+    return {int(tracks[a]): places.between(a, b) for a, b in pairwise([*begins, len(tracks)])}
 
 
 def _pairs(places: Places) -> Rows:

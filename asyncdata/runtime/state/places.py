@@ -104,7 +104,7 @@ class Places:
         numbers: Which element of the input each row is; None where nobody asks.
     """
 
-    __slots__ = ("_columns", "_order", "_turns", "_versions", "numbers", "origin", "sizes", "used")
+    __slots__ = ("_order", "_turns", "_versions", "numbers", "origin", "sizes", "used")
 
     def __init__(
         self,
@@ -122,7 +122,6 @@ class Places:
         self._order: Rows | None = None
         self._versions = versions
         self._turns = turns
-        self._columns: dict[str, Any] | None = None
 
     def __len__(self) -> int:
         return len(self.origin)
@@ -136,7 +135,7 @@ class Places:
         return f"Places({len(self)} rows)"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Places.from_columns, (self.columns(),)
+        return Places.from_columns, (self.columns(_narrow),)
 
     def version(self, file: int) -> str | None:
         """The version of a file, where it is known."""
@@ -144,26 +143,29 @@ class Places:
 
     # --- as data -----------------------------------------------------------------------------------------------
 
-    def columns(self) -> dict[str, Any]:
-        """As data that JSON can hold by way of `json_codec`; made once, because several states have it."""
-        if self._columns is None:
-            files, index = _distinct(self.origin[:, 0])
-            self._columns = {
-                "rows": len(self),
-                "files": files,
-                "versions": [self._versions(file) for file in files],
-                "file": _narrow(index),
-                "record": _narrow(self.origin[:, 1]),
-                "offset": _narrow(self.origin[:, 3]),
-                "bytes": _narrow(self.sizes),
-            }
-            if self.used is not None:
-                self._columns |= {"track": _narrow(self.used.pairs[:, 0]), "position": _narrow(self.used.pairs[:, 1])}
-                if self.used.ends is not None:
-                    self._columns["pairs"] = _narrow(np.diff(self.used.ends, prepend=0))
-            if self.numbers is not None:
-                self._columns["number"] = _narrow(self.numbers)
-        return self._columns
+    def columns(self, stored: Callable[[Rows], Any] = np.asarray) -> dict[str, Any]:
+        """As data that `from_columns` reads.
+
+        Args:
+            stored: How a column is: as it is, or as few bytes.
+        """
+        files, index = _distinct(self.origin[:, 0])
+        columns = {
+            "rows": len(self),
+            "files": files,
+            "versions": [self._versions(file) for file in files],
+            "file": stored(index),
+            "record": stored(self.origin[:, 1]),
+            "offset": stored(self.origin[:, 3]),
+            "bytes": stored(self.sizes),
+        }
+        if self.used is not None:
+            columns |= {"track": stored(self.used.pairs[:, 0]), "position": stored(self.used.pairs[:, 1])}
+            if self.used.ends is not None:
+                columns["pairs"] = stored(np.diff(self.used.ends, prepend=0))
+        if self.numbers is not None:
+            columns["number"] = stored(self.numbers)
+        return columns
 
     @staticmethod
     def from_columns(columns: Mapping[str, Any]) -> Places:
@@ -198,8 +200,9 @@ class Places:
         return Places(self.origin.take(rows, axis=0), self.sizes.take(rows), self._versions, used, turns, numbers)
 
     def between(self, start: int, stop: int) -> Places:
-        """Neighbouring rows, without what they use up and when they are needed."""
-        return Places(self.origin[start:stop], self.sizes[start:stop], self._versions)
+        """Neighbouring rows, of which each uses up one position or none; without when they are needed."""
+        used = None if self.used is None else Used(self.used.pairs[start:stop])
+        return Places(self.origin[start:stop], self.sizes[start:stop], self._versions, used)
 
     def using(self, used: Used | None) -> Places:
         """The same rows, which use up something else of tracks."""
@@ -356,9 +359,13 @@ def _narrow(column: Rows) -> list[Any]:
     return [least, more.astype("<u8").view(np.uint8).reshape(-1, _WIDEST)[:, :width].tobytes()]
 
 
-def _wide(narrow: Any, count: int) -> Rows:
-    """What `_narrow` was given."""
-    least, data = narrow or (0, b"")
+def _wide(stored: Any, count: int) -> Rows:
+    """A column that is as it was, or what `_narrow` made of it, as states of versions up to 5 have it."""
+    if isinstance(stored, np.ndarray):
+        if stored.dtype != np.int64 or stored.shape != (count,) or (stored < 0).any():
+            raise ValueError("a column of a buffer")
+        return stored
+    least, data = stored or (0, b"")
     if type(least) is not int or type(data) is not bytes or not 0 <= least < _MOST:
         raise TypeError("a column of a buffer")
     width, rest = divmod(len(data), count) if count > 0 else (0, count)

@@ -136,8 +136,11 @@ class _Source:
 
     def check(self, track: SavedTrack) -> None:
         assert positions(track) == set(range(self.total)) - self.left
-        bases = [base for base in self.bases if base > track.at and {n for n in self.left if n < base} <= self.lying]
-        assert track.first == max(bases, default=track.at)
+        last = max([track.at, *track.later.tolist()])
+        behind = sorted(base for base in self.bases if base > last)[:1]
+        between = sorted((base for base in self.bases if track.at < base <= last), reverse=True)
+        bases = [base for base in behind + between if {n for n in self.left if n < base} <= self.lying]
+        assert track.first == (bases or [track.at])[0]
         missing = [position for position in sorted(self.left) if position < track.first]
         assert track.missing.tolist() == missing
         assert (track.lying is not None) == bool(missing)
@@ -154,6 +157,15 @@ def test_elements_that_lie_close_together_are_read_on() -> None:
         delivered.feed(used(*((0, position) for position in range(100) if not 5 < position <= 5 + missing)))
         (track,) = delivered.saved()
         assert (track.lying is not None) is is_lying
+
+
+def test_elements_behind_those_that_were_delivered_are_read_on() -> None:
+    """If none of them overtook another one, the input's own state says all, however much was read ahead."""
+    delivered = Delivered()
+    delivered.hear([Begun(0, Owner(), 0), lying(0, 0, 100, 5000), Marked(0, 90, "mark"), Ended(0, 100)])
+    delivered.feed(used(*((0, position) for position in range(60))))
+    (track,) = delivered.saved()
+    assert (track.at, track.lying, track.state) == (60, None, State(None, 60))
 
 
 def test_an_element_is_delivered_with_its_datasets() -> None:

@@ -117,9 +117,11 @@ def test_sizes_are_guessed_from_offsets(seed: int) -> None:
 
 @pytest.mark.parametrize("count", [0, 1, 30, 5000])
 def test_what_is_saved_comes_back(count: int) -> None:
-    """As JSON and to another process."""
+    """As JSON, also as that of earlier versions, and to another process."""
     places = drawn(count, count) if count else Places(np.empty((0, 4), np.int64), np.empty(0, np.int64), VERSIONS.get)
-    for again in (from_json(json.loads(json.dumps(to_json(places)))), pickle.loads(pickle.dumps(places))):
+    earlier = {"~": "places", **to_json(places.__reduce__()[1][0])}
+    saved = [from_json(json.loads(json.dumps(text))) for text in (to_json(places), earlier)]
+    for again in (*saved, pickle.loads(pickle.dumps(places))):
         assert np.array_equal(again.origin, places.origin)
         assert np.array_equal(again.sizes, places.sizes)
         assert by_row(again) == by_row(places)
@@ -159,6 +161,18 @@ def test_a_row_takes_few_bytes() -> None:
     assert len(json.dumps(to_json(places))) <= 24 * count + 64 * 64 + 2000
 
 
+def test_a_row_in_order_takes_fewer_bytes() -> None:
+    """At most 4 of a state, where a part of the records of each file is left."""
+    draw = np.random.default_rng(1)
+    count, sizes = 10_000, draw.integers(120, 200, 1000)
+    origin = np.zeros((count, 4), np.int64)
+    origin[:, 0] = np.arange(count) // 200
+    origin[:, 1] = np.concatenate([np.sort(draw.choice(1000, 200, replace=False)) for _ in range(50)])
+    origin[:, 3] = np.cumsum(sizes)[origin[:, 1]]
+    places = Places(origin, sizes[origin[:, 1]], lambda _: "1700000000000000")
+    assert len(json.dumps(to_json(places))) <= 4 * count + 64 * 64 + 2000
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -171,6 +185,9 @@ def test_a_row_takes_few_bytes() -> None:
         {"versions": []},
         {"versions": [1, 2, 3]},
         {"record": [0]},
+        {"record": to_json(np.arange(9))},
+        {"record": to_json(np.arange(-5, 5))},
+        {"record": to_json(np.zeros(10, np.float64))},
         {"record": [-1, {"~": "bytes", "data": ""}]},
         {"offset": [1 << 70, {"~": "bytes", "data": ""}]},
         {"offset": 3},
