@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import asyncdata as ad
-from asyncdata.runtime.stages.group import collecting, group_by_window
+from asyncdata.runtime.stages.group import collecting
 from asyncdata.runtime.stages.order import shuffle
 from asyncdata.runtime.stages.rows import scan
 from asyncdata.runtime.stages.sources import framed
@@ -23,7 +23,7 @@ def mark_often(patch: Callable[[Any, str, Any], object]) -> None:
     Args:
         patch: Sets an attribute of a module or class.
     """
-    for module in (collecting, group_by_window, marker, scan, shuffle):
+    for module in (collecting, marker, scan, shuffle):
         patch(module, "MARK_EVERY", 4)
     patch(framed, "_MARK_BYTES", 512)
     patch(marker.Marker.__init__, "__defaults__", (4,))

@@ -31,6 +31,16 @@ IN_TURN: dict[str, Make] = {
 OTHERWISE: dict[str, Make] = {
     "shards": lambda path: D.range(20).shuffle(4, seed=2).snapshot(path, shard_func=lambda x: x % 3).repeat(2),
     "shards, batches": lambda path: D.range(20).shuffle(7).snapshot(path, shard_func=lambda x: x % 3).batch(3),
+    "shards, in front of what sees all again": lambda path: (
+        D.range(20).shuffle(7).snapshot(path, shard_func=lambda x: x % 3).skip(1).unique().repeat(2)
+    ),
+    "shards, in groups": lambda path: (
+        D.range(20)
+        .shuffle(7)
+        .snapshot(path, shard_func=lambda x: x % 3)
+        .group_by_window(lambda x: x % 2, lambda _, window: window.batch(3), window_size=3)
+        .repeat(2)
+    ),
     "reader": lambda path: (
         D.range(20).snapshot(path, reader_func=lambda files: files.flat_map(lambda x: x.shuffle(9, seed=1))).repeat(2)
     ),

@@ -1,4 +1,4 @@
-"""`Marker`: where a stage writes its marks, and what its input's state is there.
+"""`Marker`: where a stage writes its marks, and what its input's state is there. `FirstMark`: where there is but one.
 
     output rows   0 ──────────────── 1024 ─────────────── 2048 ──
     marks         ▲ {…, "input": …}  ▲ {…, "input": …}    ▲          at fixed rows, so that any blocking gives the same
@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from asyncdata.memory.advance import Advance, Fold, Mark, Marks, Rows, State
+from asyncdata.memory.advance import Advance, Fold, Mark, Marks, Rows, State, tells_filling
 from asyncdata.memory.block import Block
 
 MARK_EVERY: Final = 1024
@@ -126,3 +126,33 @@ class Marker:
         self.input = Fold()
         self._begun = False
         self._behind = set()
+
+
+class FirstMark:
+    """The only mark of a step that must see its whole input again: in which run elements that are kept were made.
+
+    The mark is in front of the first row, where the input's mark says it.
+    """
+
+    __slots__ = ("_input", "_is_known", "_mark")
+
+    def __init__(self) -> None:
+        self._input = Fold()
+        self._is_known = False
+        self._mark: Mark = None
+
+    def feed(self, taken: Advance) -> None:
+        """The next block of the input."""
+        if not self._is_known:
+            state = self._input.in_front_of(taken, 0)
+            self._is_known = taken.rows > 0
+            if self._is_known and tells_filling(state.mark):
+                self._mark = {"at": 0, "begins": state}
+            self._input.feed(taken)
+
+    def marks(self, rows: int) -> Marks:
+        """The marks of the next block of the output."""
+        if not rows or self._mark is None:
+            return ()
+        mark, self._mark = self._mark, None
+        return ((0, mark),)

@@ -69,8 +69,9 @@ def checked(resume: Resume) -> Resume:
 
 
 def again(node: Any, state: State) -> Resume:  # noqa: ARG001 -- a rule
-    """From the beginning, where marks tell no more than how many rows were before them, or there are none."""
-    return Resume(drop=(state.mark["at"] if state.mark else 0) + state.skip)
+    """From the beginning; the mark counts rows, and may say in which run what is kept in front was made."""
+    mark = state.mark or {"at": 0}
+    return Resume(inputs=(mark["begins"],) if "begins" in mark else (), drop=mark["at"] + state.skip)
 
 
 def cursor(node: Any, state: State) -> Resume:  # noqa: ARG001 -- a rule

@@ -40,7 +40,7 @@ from asyncdata.runtime.memory.budget import Budget
 from asyncdata.runtime.reading.source_table import SourceTable
 from asyncdata.runtime.scope import Scope
 from asyncdata.runtime.stage import Stage, StageContext
-from asyncdata.runtime.stages.group import collecting, group_by_window
+from asyncdata.runtime.stages.group import collecting
 from asyncdata.runtime.stages.order import shuffle
 from asyncdata.runtime.stages.rows import scan
 from asyncdata.runtime.stages.sources import framed
@@ -292,7 +292,7 @@ def leaves(elements: Any) -> Counter[str]:
 @pytest.fixture
 def mark_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Marks are close together, and what lies in files is read where it lies."""
-    for module in (collecting, group_by_window, marker, scan, shuffle):
+    for module in (collecting, marker, scan, shuffle):
         monkeypatch.setattr(module, "MARK_EVERY", MARK_EVERY)
     monkeypatch.setattr(Marker.__init__, "__defaults__", (MARK_EVERY,))
     monkeypatch.setattr(framed, "_MARK_BYTES", 64)

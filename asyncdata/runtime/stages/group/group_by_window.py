@@ -17,14 +17,14 @@ import numpy as np
 
 from asyncdata.errors import PipelineError
 from asyncdata.memory.accounts import Foreseen
-from asyncdata.memory.advance import NO_ORIGINS, Advance, Fold, Mark, Marks, Rows
+from asyncdata.memory.advance import Advance, Rows
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import Column, RefColumn
 from asyncdata.runtime.memory.evacuate import Evacuator
 from asyncdata.runtime.memory.outside_slabs import OutsideSlabs
 from asyncdata.runtime.stage import Stage, StageContext, close_all
 from asyncdata.runtime.stages.group.materialized import Materialized
-from asyncdata.runtime.state.marker import MARK_EVERY
+from asyncdata.runtime.state.marker import FirstMark
 from asyncdata.runtime.user_code import UserFunction, as_int, call_rows, leave_out
 
 _EVACUATE_EVERY = 1024
@@ -116,10 +116,7 @@ class GroupByWindowStage(Stage):
         self._window: _Window | None = None
         self._windows = 0
         self._ended = False
-        self._fold = Fold()
-        self._out = 0
-        self._marked = 0
-        self._mark: Mark = None
+        self._first_mark = FirstMark()
         self._since_evacuation = 0
         self._rows_account.foresee = self._foresee
         context.budget.holders[self] = None
@@ -160,10 +157,7 @@ class GroupByWindowStage(Stage):
             await window.aclose()
             self._window = None
             return None
-        marks: Marks = ()
-        if len(block) and self._mark is not None:
-            marks, self._mark = ((0, self._mark),), None
-        self._out += len(block)
+        marks = self._first_mark.marks(len(block)) if self.ordered else ()
         block.advance = block.advance.with_marks(marks) if self.ordered else block.advance.unordered()
         return block
 
@@ -174,7 +168,7 @@ class GroupByWindowStage(Stage):
             if self._block is not None:
                 key = self._distribute()
                 if key is not None:
-                    self._begin(key, self._fold.in_front_of(self._block.advance, self._at))
+                    self._begin(key)
                     return True
                 self._put_away()
             elif self._error is not None:
@@ -184,31 +178,20 @@ class GroupByWindowStage(Stage):
             elif self._ended:
                 if not self._groups:
                     return False
-                self._begin(min(self._groups), self._fold.state)
+                self._begin(min(self._groups))
                 return True
             else:
                 await self._read()
 
-    def _begin(self, key: int, state: object) -> None:
+    def _begin(self, key: int) -> None:
         group = self._groups.pop(key)
         parts = group.parts
         if group.fresh:
             parts.append(self._pick(group.fresh))
-        if self._out - self._marked >= MARK_EVERY:
-            self._marked = self._out
-            origins = {other: self._origins(waiting) for other, waiting in self._groups.items()}
-            own = np.concatenate([part.origin for part in parts])
-            self._mark = {"at": self._out, "key": key, "window": own, "groups": origins, "input": state}
         self._window = window = _Window(key, Block.concat(parts))
         number, self._windows = self._windows, self._windows + 1
         assert window.contents is not None
         window.inner = self._reduce(key, window.contents, number, window.block.origin[0])
-
-    def _origins(self, group: _Group) -> Rows:
-        parts = [part.origin for part in group.parts]
-        if group.fresh and self._block is not None:
-            parts.append(self._block.origin[group.fresh])
-        return np.concatenate(parts) if parts else NO_ORIGINS
 
     # --- input -------------------------------------------------------------------------------------------------
 
@@ -220,26 +203,22 @@ class GroupByWindowStage(Stage):
         block = await self._upstream.pull(_EVACUATE_EVERY)
         if block is None:
             self._ended = True
-        elif len(block):
+            return
+        if block.advance.ordered:
+            self._first_mark.feed(block.advance)
+        if len(block):
             self._pending = block
             self._since_evacuation += len(block)
             await self._outside.add(block)
-        else:
-            self._fold.feed(block.advance)
 
     def _leave_out(self, error: Exception) -> None:
         """Goes on without the element for which the key function failed, or raises its error."""
         assert self._pending is not None
-        head = self._pending.advance.split(1)[0]
         self._outside.drop(self._pending)
         _, rest = leave_out(self._pending, error, self._guard)
         self._outside.put_back(rest)
-        self._error = self._pending = None
-        self._fold.feed(head)
-        if len(rest):
-            self._pending = rest
-        else:
-            self._fold.feed(rest.advance)
+        self._error = None
+        self._pending = rest if len(rest) else None
 
     def _find_keys(self) -> None:
         """Asks for the keys of some rows that were read; an error is raised when those before it are reduced."""
@@ -293,7 +272,6 @@ class GroupByWindowStage(Stage):
                 group.parts.append(self._pick(group.fresh))
                 group.rows += len(group.fresh)
                 group.fresh = []
-        self._fold.feed(self._block.advance)
         self._block = None
 
     @property

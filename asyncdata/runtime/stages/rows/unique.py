@@ -24,6 +24,7 @@ from asyncdata.memory.columns import ArrayColumn
 from asyncdata.memory.pickling import dumps
 from asyncdata.memory.structure import LEAF, flatten
 from asyncdata.runtime.stage import Stage, StageContext
+from asyncdata.runtime.state.marker import FirstMark
 from asyncdata.runtime.state.tracks import KEY_BYTES, Track
 from asyncdata.workers.failure import annotate
 
@@ -58,6 +59,7 @@ class UniqueStage(Stage):
         self._charged = 0
         self._each = _KEY_BYTES
         self._error: BaseException | None = None
+        self._first_mark = FirstMark()
 
     def _foresee(self) -> Foreseen:
         """Nobody knows how many there will be: twice as many as there are."""
@@ -73,6 +75,8 @@ class UniqueStage(Stage):
             if self._track is not None:
                 self._track.ends(self._passed)
             return None
+        if block.advance.ordered:
+            self._first_mark.feed(block.advance)
         keys, self._error = _keys(block)
         if self._error is not None:
             self.context.sources.locate(self._error, self.label, block.origin[len(keys)])
@@ -91,7 +95,7 @@ class UniqueStage(Stage):
         if len(kept) < len(block):
             block = block.select(np.array(kept, np.int64))
         # What was seen is part of the state, and nothing that a mark could hold.
-        block.advance = block.advance.with_marks(())
+        block.advance = block.advance.with_marks(self._first_mark.marks(len(block)))
         if self._track is not None:
             numbers = self._track.next_numbers(len(kept))
             digests = b"".join([keys[row] for row in kept])  # type: ignore[misc]  # all are digests
