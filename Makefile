@@ -113,7 +113,7 @@ $(TRAINERS)/.installed: pyproject.toml
 	$(MAKE) VENV=$(TRAINERS) $(TRAINERS)/.python
 	@$(call KEEP_TORCH,$(TRAINERS))
 	$(TRAINERS)/bin/python -m pip install --quiet --disable-pip-version-check --no-input '$(TORCH)' torchdata jax keras \
-		accelerate flax lightning optax orbax-checkpoint tensorflow-cpu transformers $(TRANSFORMERS)
+		accelerate flax grain lightning optax orbax-checkpoint tensorflow-cpu transformers $(TRANSFORMERS)
 	$(MAKE) VENV=$(TRAINERS) $(TRAINERS)/.dev
 	@touch $@
 

@@ -59,10 +59,15 @@ def noted(array: Any) -> Any:
     return array
 
 
-def dataset(shape: tuple[int, ...], count: int) -> ad.Dataset:
-    """Batches that cost little."""
+def dataset(shape: tuple[int, ...], count: int, targets: Any = None) -> ad.Dataset:
+    """Batches that cost little, with the same targets beside each of them if there are any."""
     kept = arrays(shape, 8)
-    return ad.Dataset.range(count).map(lambda number: noted(kept[number % 8]))
+
+    def make(number: int) -> Any:
+        batch = noted(kept[number % 8])
+        return batch if targets is None else (batch, targets)
+
+    return ad.Dataset.range(count).map(make)
 
 
 def arrays(shape: tuple[int, ...], count: int) -> list[Any]:
@@ -185,7 +190,7 @@ def keras_cell(name: str, shape: tuple[int, ...], count: int) -> Cell:
 
     def fit() -> Iterator[None]:
         if name == "feed.keras":
-            fed = feed.keras(dataset(shape, count).map(lambda batch: (batch, targets)), steps=count)
+            fed = feed.keras(dataset(shape, count, targets), steps=count)
             model.fit(fed, verbose=0)
             fed.close()
         else:
@@ -336,7 +341,10 @@ def main(arguments: list[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     rounds = 3 if given.quick else ROUNDS
     if given.cell:
-        print(json.dumps(measured(given.cell[0], given.cell[1], given.cell[2], rounds)))
+        try:
+            print(json.dumps(measured(given.cell[0], given.cell[1], given.cell[2], rounds)))
+        except ModuleNotFoundError:
+            print("null")
         return
     if given.device:
         print(json.dumps(hidden(given.device, rounds)))
@@ -354,6 +362,8 @@ def main(arguments: list[str] | None = None) -> None:
             for size in SHAPES:
                 command = [given.python, "-m", "benchmarks.feed", "--cell", framework, name, size]
                 cells[size] = run_json(command + ["--quick"] * given.quick, {**os.environ, **quiet})
+            if None in cells.values():
+                continue  # the framework or the loader is not installed
             rows.append([name, *(f"{statistics.median(cell['added_us']):.0f}" for cell in cells.values())])
             rows[-1].append(cells["9.6 MB"]["copies"])
     print(markdown(["loader", *(f"batch of {size}" for size in SHAPES), "copies"], rows))
