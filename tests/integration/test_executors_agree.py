@@ -192,6 +192,7 @@ ELSEWHERE: Final = frozenset(
         "write_manifest",
         "register_dataclass",
         "adapt",
+        "feed",
     ]
 )
 """Public names that are neither a source, nor a step, nor a map function; most occur in those that are drawn."""
