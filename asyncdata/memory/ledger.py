@@ -328,8 +328,8 @@ class Ledger:
         return decided
 
     def snapshot(self) -> LedgerSnapshot:
-        """Returns the state of all accounts."""
-        accounts = [account.snapshot() for account in self._accounts]
+        """Returns the state of all accounts. Any thread may ask."""
+        accounts = [account.snapshot() for account in list(self._accounts)]
         return LedgerSnapshot(self.limit, self.used, self.peak, self.free, tuple(accounts))
 
     def __repr__(self) -> str:

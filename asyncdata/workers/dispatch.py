@@ -33,7 +33,7 @@ class Dispatcher:
     @property
     def waiting(self) -> int:
         """Calls that no worker has room for."""
-        return sum(not call.withdrawn for call in self._queue)
+        return sum(not call.withdrawn for call in list(self._queue))  # any thread may ask
 
     def submit(self, call: Call, *, again: bool = False) -> None:
         """Gives a call to a worker, or queues it: at the end, or in front if its worker died."""

@@ -532,13 +532,14 @@ class WorkerPool:
         return together(self._lines_of_the_gone, *(worker.lines for worker in list(self._workers)))
 
     def stats(self) -> PoolStats:
-        """A snapshot."""
+        """A snapshot. Any thread may ask."""
+        workers = list(self._workers)  # at one stroke: others come and go meanwhile
         return PoolStats(
             tasks=self._tasks_done,
-            in_flight=sum(len(worker.flight) for worker in self._workers),
+            in_flight=sum(len(worker.flight) for worker in workers),
             waiting=self._dispatcher.waiting,
             deaths=self._deaths,
             last_death=self._last_death,
             busy_s=self._busy_ns / 1e9,
-            workers=tuple(worker.stats() for worker in self._workers),
+            workers=tuple(worker.stats() for worker in workers),
         )

@@ -138,7 +138,7 @@ MAKES: Final[dict[str, Callable[[int], Any]]] = {
     "box": Box,
     "box or array": lambda n: Box(n) if n % 2 else np.full(2, n),
     "range": lambda n: range(n % 5),
-    "dates": lambda n: np.datetime64("2020-01-01") + n,
+    "dates": lambda n: np.datetime64("2020-01-01") + np.timedelta64(n, "D"),
     "masked": lambda n: np.ma.masked_array([1, n], mask=[False, True]),
     "array of a subclass": lambda n: np.array([1, n]).view(Numbers),
     "nest": lambda n: {"a": (n, {"b": b"b" * (n % 9)}), "c": np.arange(3) + n},
