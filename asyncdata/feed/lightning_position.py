@@ -30,6 +30,11 @@ class LightningCallback(Callback):  # type: ignore[misc]  # lightning is not the
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Whoever steps the optimizer by hand may do it without Lightning's knowledge."""
+        # Lightning (2.6) does not count the epoch that follows a checkpoint of an epoch's end as begun. A checkpoint in
+        # the middle of it would be resumed as one of its beginning, and the optimizer stepped behind other batches.
+        for epochs in (trainer.fit_loop.epoch_progress.current, trainer.fit_loop.epoch_progress.total):
+            epochs.ready = max(epochs.ready, epochs.completed + 1)
+            epochs.started = max(epochs.started, epochs.completed + 1)
         self._used.trained(stepped=trainer.global_step != self._steps or not pl_module.automatic_optimization)
         self._steps = trainer.global_step
 
