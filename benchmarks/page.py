@@ -56,7 +56,7 @@ def measure(name: str, options: Sequence[str]) -> str:
     done = subprocess.run(
         [sys.executable, *words, *options], stdout=subprocess.PIPE, text=True, check=True, env=here(), cwd=REPOSITORY
     )
-    lines = done.stdout.splitlines()
+    lines = done.stdout.replace(f"{REPOSITORY}/", "").splitlines()
     begin = next(number for number, line in enumerate(lines) if "; seed " in line)
     said = [
         line
