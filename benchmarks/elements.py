@@ -5,6 +5,7 @@
     range     range, interleave, shuffle, map (whole blocks at a time, inline), batch, prefetch: 1 to 10 million numbers
     records   TFRecord files from the page cache: read, framed, checksums of lengths and payloads verified, interleaved,
               shuffled, batched
+    files     whole files of 4 and 100 KB from the page cache, batched
     parsing   blocks of tf.train.Examples, as `benchmarks.formats_cost` measures them
 
 Every cell is a process of its own on one core, which counts its own CPU time, all threads: a round of the one, a round
@@ -61,10 +62,18 @@ def records(work: dict[str, Any]) -> ad.Dataset:
     return ds.shuffle(work["shuffle"], seed=1).batch(work["batch"]).prefetch(ad.AUTOTUNE)
 
 
+def files(work: dict[str, Any]) -> ad.Dataset:
+    """Whole files."""
+    return ad.FileDataset(sorted(glob.glob(work["pattern"]))).batch(work["batch"]).prefetch(ad.AUTOTUNE)
+
+
+KINDS: Final = {"range": counted, "records": records, "files": files}
+
+
 def serve(work: dict[str, Any]) -> None:
     """Runs the pipeline once for each line on standard input."""
     with ad.Runtime(ad.Options(memory_limit_bytes=1024 * _MIB, num_workers=0), pipelines=1):
-        ds = counted(work) if work["kind"] == "range" else records(work)
+        ds = KINDS[work["kind"]](work)
         for _ in sys.stdin:
             began = time.process_time()
             seen = 0
@@ -130,6 +139,17 @@ def shards(size: int, count: int, files: int) -> Iterator[str]:
         yield str(Path(folder) / "*.tfrecord")
 
 
+@contextmanager
+def folder_of(size: int, count: int) -> Iterator[str]:
+    """Files of about a size; gives their pattern."""
+    source = random.Random(size)
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(count):
+            data = source.randbytes(source.randint(size * 4 // 5, size * 6 // 5))
+            (Path(folder) / f"{number:05}.bin").write_bytes(data)
+        yield str(Path(folder) / "*.bin")
+
+
 def compare(title: str, work: dict[str, Any], python: str | None, rounds: int) -> None:
     """One row of the table."""
     sides = {"asyncdata": Side([sys.executable, "-m", "benchmarks.elements", "--serve"], work)}
@@ -179,6 +199,12 @@ def table(python: str | None, *, quick: bool, only: str) -> None:
         with shards(size, count, 32) as pattern:
             work = {**shape, "kind": "records", "elements": count, "shuffle": 1024, "batch": 128, "pattern": pattern}
             compare(f"TFRecords of {size} B, interleave(8), shuffle(1024), batch(128)", work, python, rounds)
+    for size, count in ((4000, 10_000), (100_000, 2000)):
+        if only not in "files":
+            continue
+        with folder_of(size, count) as pattern:
+            work = {"kind": "files", "elements": count, "batch": 64, "pattern": pattern}
+            compare(f"whole files of {size // 1000} KB, batch(64)", work, python, rounds)
 
 
 def main() -> None:
@@ -186,7 +212,7 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--tensorflow", metavar="PYTHON", help="interpreter that has TensorFlow")
     arguments.add_argument("--quick", action="store_true", help="few rounds, and no ten millions")
-    arguments.add_argument("--only", default="", help="range, records or parsing")
+    arguments.add_argument("--only", default="", help="range, records, files or parsing")
     arguments.add_argument("--serve", metavar="JSON", help=argparse.SUPPRESS)
     options = arguments.parse_args()
     if options.serve:

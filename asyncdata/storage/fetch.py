@@ -19,7 +19,7 @@ import copy
 import dataclasses
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import lru_cache, partial
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeVar
@@ -44,7 +44,7 @@ from asyncdata.storage.policy.attempts import Attempts
 from asyncdata.storage.policy.hedge import Again, Racing, hedge_bytes
 from asyncdata.storage.policy.retry import next_delay_s
 from asyncdata.storage.policy.slots import Priority
-from asyncdata.storage.reader import ObjectWriter, RangeReader, ReaderSpec
+from asyncdata.storage.reader import ObjectWriter, RangeReader, ReaderSpec, RunOfFiles, RunReader
 from asyncdata.storage.receivers import Bodies, Receivers
 from asyncdata.storage.urls import scheme_of
 from asyncdata.types import ObjectInfo
@@ -209,6 +209,27 @@ class Fetcher:
                 size = min(info.size, len(whole))
                 await self._read_rest(info, 0, whole[:size], filled=filled, priority=priority, tries=tries)
                 return info, size
+
+    async def read_run(
+        self, urls: Sequence[str], versions: Sequence[str | None], buffer: memoryview, *, priority: Priority = 0
+    ) -> RunOfFiles:
+        """Reads small files into one buffer, see `RunReader`; none where the backend cannot.
+
+        What is not read is to be read by itself, which says what is wrong with it.
+        """
+        reader, attempts = self._reader(urls[0]), self._attempts
+        if not isinstance(reader.own, RunReader):
+            return RunOfFiles((), 0, 0.0)
+        slot = await attempts.slots.enter(priority, len(buffer))
+        racing = attempts.begin(len(buffer), _open_again(reader.bodies, urls[0]), self._loop_time())
+        try:
+            run = await reader.own.read_run(urls, versions, buffer)
+            attempts.ended_well(racing, sum(info.size for info in run.infos))
+            return run
+        finally:
+            attempts.end(racing, slot)
+            if attempts.ring is not None:
+                attempts.note(urls[0], 0, racing)
 
     @property
     def window(self) -> int:

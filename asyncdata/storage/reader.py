@@ -7,9 +7,9 @@ to the event loop on which it was opened, and is closed there.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from asyncdata.options import RetryOptions, TimeoutOptions
 from asyncdata.storage.attempt import Attempt
@@ -71,6 +71,36 @@ class RangeReader(Protocol):
 
     async def aclose(self) -> None:
         """Closes connections, files and threads. Reads must have ended before."""
+        ...
+
+
+class RunOfFiles(NamedTuple):
+    """Whole files that were read one after the other into one buffer, without a gap.
+
+    Attributes:
+        infos: The files that were read: the first ones of those that were asked for.
+        need: Size of the next one, which did not fit; 0: it must be read by itself, which says why; None: there was no
+            time for it, or there is none.
+        seconds: What it took.
+    """
+
+    infos: Sequence[ObjectInfo]
+    need: int | None
+    seconds: float
+
+
+@runtime_checkable
+class RunReader(Protocol):
+    """What a reader can do, too, that opens a file in less time than it takes to ask for it."""
+
+    async def read_run(self, urls: Sequence[str], versions: Sequence[str | None], buffer: memoryview) -> RunOfFiles:
+        """Reads small files, as far as they fit, for a few milliseconds at the most.
+
+        Args:
+            urls: The files.
+            versions: What they must be, where that is known.
+            buffer: Where the bytes go.
+        """
         ...
 
 

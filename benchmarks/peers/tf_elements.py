@@ -38,10 +38,17 @@ def records(work: dict[str, Any]) -> Any:
     return ds.shuffle(work["shuffle"], seed=1).batch(work["batch"]).prefetch(tf.data.AUTOTUNE)
 
 
+def files(work: dict[str, Any]) -> Any:
+    """Whole files."""
+    ds = tf.data.Dataset.from_tensor_slices(sorted(glob.glob(work["pattern"])))
+    ds = ds.map(tf.io.read_file, num_parallel_calls=tf.data.AUTOTUNE)
+    return ds.batch(work["batch"]).prefetch(tf.data.AUTOTUNE)
+
+
 def main() -> None:
     """Answers line by line."""
     work = json.loads(sys.argv[1])
-    ds = counted(work) if work["kind"] == "range" else records(work)
+    ds = {"range": counted, "records": records, "files": files}[work["kind"]](work)
     for _ in sys.stdin:
         began = time.process_time()
         batches = iter(ds)

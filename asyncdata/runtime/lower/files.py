@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
+from asyncdata import arguments
+from asyncdata.errors import StorageError
 from asyncdata.formats.framing import Framer, WholeFramer
 from asyncdata.formats.sample_framing import SampleFramer
 from asyncdata.formats.tar import TarFramer
 from asyncdata.formats.tfrecord import TFRecordFramer
 from asyncdata.memory.accounts import Kind
+from asyncdata.memory.advance import Rows
 from asyncdata.memory.leaf import BYTES, UNCHECKED_BYTES
 from asyncdata.plan import files, sources
 from asyncdata.plan.node import Node
+from asyncdata.plan.transformations import Interleave
 from asyncdata.redaction import redact_url
-from asyncdata.runtime.lower.registry import Make, lowers
+from asyncdata.runtime.lower.registry import Make, lowers, note_lying
 from asyncdata.runtime.reading.chunks import ChunkReader
 from asyncdata.runtime.reading.inflate import InflatedChunks
 from asyncdata.runtime.scope import Access, Scope
@@ -25,8 +30,10 @@ from asyncdata.runtime.stages.sources.framed import FramedStage
 from asyncdata.runtime.stages.sources.parquet_rows import ParquetStage
 from asyncdata.runtime.stages.sources.reread import RestartStage
 from asyncdata.runtime.stages.sources.tar_samples import TarStage
+from asyncdata.runtime.stages.sources.whole_files import Runs
 from asyncdata.runtime.state.resume import Rule, alone, at_row, own
 from asyncdata.storage.urls import scheme_of
+from asyncdata.types import Element, ObjectInfo
 
 _LEAST_FIRST: Final = 1 << 16
 _FIRST_PART: Final = 8
@@ -144,6 +151,65 @@ def framer_of(
     check = scope.services.options.check_crc
     leaf = UNCHECKED_BYTES if check and scope.tasks_verify else BYTES
     return TFRecordFramer(verify=check and not scope.tasks_verify, leaf=leaf)
+
+
+def reads_whole_files(node: Interleave) -> bool:
+    """Whether each inner dataset is a file that is one element."""
+    return isinstance(getattr(node.function, "opens", None), files.WholeFile)
+
+
+def runs_of_files(node: Interleave, scope: Scope) -> Runs | None:
+    """How files are read several at a time; None where each must be read by itself.
+
+    Args:
+        node: Reads whole files.
+        scope: Of its inner datasets.
+    """
+    file, services = node.function.opens, scope.services  # type: ignore[attr-defined]  # as `reads_whole_files` says
+    if file.compression or services.options.on_change != "raise":
+        return None
+    context = scope.context(file.label, file.label, node=file)
+    source, access = _source_file(file, scope), scope.access
+    lying: set[int] | None = None
+
+    def enter(info: ObjectInfo, origin: Rows) -> int:
+        nonlocal lying
+        inside = (*scope.element, int(origin[0]), int(origin[1]))
+        number = services.sources.add(inside, info.url, info.version, is_file=True)
+        access.manifest[info.url] = info
+        if scope.reads is not None:
+            scope.reads.files.add(info.url)
+        if lying is None:
+            # What counts for one of them counts for all.
+            note_lying(dataclasses.replace(file, url=info.url), dataclasses.replace(scope, element=inside))
+            noted = services.sources.lying[len(inside)].numbers
+            lying = noted if number in noted else set()
+        lying.add(number)
+        return number
+
+    return Runs(
+        near_url=_near_url,
+        inside=context,
+        account=source.account,
+        downstream=source.downstream,
+        io=access.io,
+        manifest=access.manifest,
+        most_bytes=scope.shares.chunk_bytes,
+        order=source.order,
+        with_url=file.with_url,
+        enter=enter,
+    )
+
+
+def _near_url(element: Element) -> str | None:
+    """The name of a local file; None for anything else, whether or not it can be read."""
+    if not isinstance(element, str | bytes):
+        return None
+    try:
+        url = arguments.url("a file name", element)
+        return url if _is_near(url) else None
+    except (ValueError, StorageError):
+        return None
 
 
 def _consecutive(node: Any, scope: Scope, context: StageContext) -> Stage:

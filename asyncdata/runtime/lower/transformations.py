@@ -12,6 +12,7 @@ from asyncdata.options import AUTOTUNE, merged_storage
 from asyncdata.plan import sequence, transformations
 from asyncdata.planner.autotune import TIMES
 from asyncdata.runtime.lower.buffers import buffer_picker, left_for_buffer
+from asyncdata.runtime.lower.files import reads_whole_files, runs_of_files
 from asyncdata.runtime.lower.registry import (
     ROW_FOR_ROW,
     around_inner,
@@ -42,6 +43,7 @@ from asyncdata.runtime.stages.rows.numbering import (
 from asyncdata.runtime.stages.rows.scan import RejectionStage, ScanStage, TakeWhileStage
 from asyncdata.runtime.stages.rows.selection import FilterStage, SkipStage, TakeStage
 from asyncdata.runtime.stages.rows.unique import UniqueStage
+from asyncdata.runtime.stages.sources.whole_files import WholeFilesStage
 from asyncdata.runtime.state.restored import Kept
 from asyncdata.runtime.state.resume import Resume, again, counted, drawn, in_turn, own, passed_on, selected
 from asyncdata.runtime.state.tracks import Owner
@@ -85,13 +87,18 @@ def _interleave(node: transformations.Interleave, scope: Scope, context: StageCo
             note_lying(inner, inside)
         return lower_inner(inner, inside)
 
+    upstream = lower(node.input, scope.below(tasks_verify=False))
+    ahead = max(min(node.cycle_length, _MAX_PARALLEL_OPENS), _LEAST_OPENED_AHEAD)
+    if reads_whole_files(node) and context.ordered and scope.within is None:
+        runs = runs_of_files(node, around.below(1, shards=scope.shards * node.cycle_length, state=None))
+        return WholeFilesStage(context, upstream, make_inner, ahead=node.cycle_length + ahead, runs=runs)
     return InterleaveStage(
         context,
-        lower(node.input, scope.below(tasks_verify=False)),
+        upstream,
         make_inner,
         cycle_length=node.cycle_length,
         block_length=node.block_length,
-        ahead=max(min(node.cycle_length, _MAX_PARALLEL_OPENS), _LEAST_OPENED_AHEAD),
+        ahead=ahead,
         spare=lambda: io.has_room,
         tracks=None if scope.within is None else scope.services.tracks,
         choices=scope.choices(node, context),

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from asyncdata.errors import PipelineClosedError
@@ -21,6 +22,7 @@ from asyncdata.runtime.memory.activity import Outside, current
 from asyncdata.storage.counters import FetchStats
 from asyncdata.storage.fetch import Fetcher
 from asyncdata.storage.object_crc import ObjectChecks
+from asyncdata.storage.reader import RunOfFiles
 from asyncdata.types import ObjectInfo
 
 T = TypeVar("T")
@@ -32,6 +34,7 @@ class Read:
     Attributes:
         done: Whether the I/O loop has let go of the slab.
         info: The object; known at the end when it was not before.
+        run: The files, where it was to read several.
         filled: Bytes that were written.
     """
 
@@ -41,6 +44,7 @@ class Read:
         self.slab = slab
         self.done = False
         self.info: ObjectInfo | None = None
+        self.run: RunOfFiles | None = None
         self.filled = 0
         self._error: BaseException | None = None
         self._event = loop.create_future()
@@ -68,11 +72,14 @@ class Read:
         if self._error is not None:
             raise self._error
 
-    def finish(self, info: ObjectInfo | None, filled: int, error: BaseException | None) -> None:
+    def finish(self, found: ObjectInfo | RunOfFiles | None, filled: int, error: BaseException | None) -> None:
         """Called on the stage loop once the I/O loop has let go."""
         self.done = True
         self.on_cancel = None  # leads to the transfer, and back
-        self.info = info
+        if isinstance(found, RunOfFiles):
+            self.run = found
+        else:
+            self.info = found
         self.filled = filled
         self._error = error
         self._slabs.drop(self.slab)
@@ -89,20 +96,14 @@ class _Transfer:
         self,
         io: Io,
         read: Read,
-        source: ObjectInfo | str,
-        position: int,
-        buffer: memoryview,
-        priority: tuple[int, ...],
+        receive: Callable[[], Coroutine[Any, Any, tuple[ObjectInfo | RunOfFiles, int]]],
     ) -> None:
         self._io = io
         self._read = read
-        self._source = source
-        self._position = position
-        self._buffer = buffer
-        self._priority = priority
+        self._receive = receive
         self._task: asyncio.Task[None] | None = None
         self._cancelled = False
-        self._outcome: tuple[ObjectInfo | None, int, BaseException | None] = (
+        self._outcome: tuple[ObjectInfo | RunOfFiles | None, int, BaseException | None] = (
             None,
             0,
             PipelineClosedError("the read was cancelled"),
@@ -126,16 +127,8 @@ class _Transfer:
             self._task.cancel()
 
     async def _run(self) -> None:
-        fetcher = self._io.fetcher
         try:
-            if isinstance(self._source, str):
-                info, filled = await fetcher.open_read(self._source, self._buffer, priority=self._priority)
-                self._io.check(info, 0, self._buffer[:filled])
-                self._outcome = (info, filled, None)
-            else:
-                await fetcher.read(self._source, self._position, self._buffer, priority=self._priority)
-                self._io.check(self._source, self._position, self._buffer)
-                self._outcome = (self._source, len(self._buffer), None)
+            self._outcome = (*await self._receive(), None)
         except asyncio.CancelledError:
             raise
         except BaseException as error:  # noqa: BLE001 -- raised by the stage that waits for the read
@@ -215,18 +208,57 @@ class Io:
         A `source` that is a URL is an object about which nothing is known yet; it is read from its beginning, and the
         read tells what it is and how much there was.
         """
+
+        async def receive(buffer: memoryview) -> tuple[ObjectInfo, int]:
+            if isinstance(source, str):
+                info, filled = await self.fetcher.open_read(source, buffer, priority=priority)
+                self._check(info, 0, buffer[:filled])
+                return info, filled
+            await self.fetcher.read(source, position, buffer, priority=priority)
+            self._check(source, position, buffer)
+            return source, length
+
+        return self._begin(slabs, slab, start, length, receive)
+
+    def read_run(
+        self,
+        slabs: Slabs,
+        slab: Slab,
+        length: int,
+        urls: Sequence[str],
+        versions: Sequence[str | None],
+        priority: tuple[int, ...],
+    ) -> Read:
+        """Begins to fill the first bytes of a slab with small files, see `asyncdata.storage.reader.RunReader`."""
+
+        async def receive(buffer: memoryview) -> tuple[RunOfFiles, int]:
+            run = await self.fetcher.read_run(urls, versions, buffer, priority=priority)
+            return run, sum(info.size for info in run.infos)
+
+        return self._begin(slabs, slab, 0, length, receive)
+
+    def _begin(
+        self,
+        slabs: Slabs,
+        slab: Slab,
+        start: int,
+        length: int,
+        receive: Callable[[memoryview], Coroutine[Any, Any, tuple[ObjectInfo | RunOfFiles, int]]],
+    ) -> Read:
         if self._reads.closed:
             raise PipelineClosedError("the Runtime was closed")
         read = Read(slabs, slab, self.stage_loop, self._waits)
         buffer = slabs.arena.view[slab.offset + start : slab.offset + start + length]
         self._reads.under_way.begin()
         self._reads.idle.clear()
-        _Transfer(self, read, source, position, buffer, priority).start()
+        _Transfer(self, read, partial(receive, buffer)).start()
         return read
 
-    def finish(self, read: Read, info: ObjectInfo | None, filled: int, error: BaseException | None) -> None:
+    def finish(
+        self, read: Read, found: ObjectInfo | RunOfFiles | None, filled: int, error: BaseException | None
+    ) -> None:
         """Reports a read that the I/O loop has let go of; on the stage loop."""
-        read.finish(info, filled, error)
+        read.finish(found, filled, error)
         self._reads.under_way.end()
         if not self._reads.under_way.open:
             self._reads.idle.set()
@@ -260,7 +292,7 @@ class Io:
         """Chunks each of so many files that are read in turn should ask for, so that together they fill the window."""
         return max(2, -(-self.fetcher.window // max(1, in_turn)))
 
-    def check(self, info: ObjectInfo, start: int, data: memoryview) -> None:
+    def _check(self, info: ObjectInfo, start: int, data: memoryview) -> None:
         """A range is complete; on the I/O loop.
 
         Raises:

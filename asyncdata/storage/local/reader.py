@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Sequence
 from typing import Final
 
 from asyncdata.errors import (
@@ -27,8 +28,9 @@ from asyncdata.storage.failures import FailureCause, read_failed
 from asyncdata.storage.globs import compile_glob
 from asyncdata.storage.local.descriptors import Descriptors, fill, max_idle_files, version_of
 from asyncdata.storage.local.paths import path_of
+from asyncdata.storage.local.run import read_run
 from asyncdata.storage.local.walk import find_files
-from asyncdata.storage.reader import ReaderSpec
+from asyncdata.storage.reader import ReaderSpec, RunOfFiles
 from asyncdata.types import ObjectInfo
 
 MAX_THREADS: Final = 8
@@ -76,6 +78,10 @@ class LocalReader:
     ) -> tuple[ObjectInfo, int]:
         """Opens the file and reads its beginning, in one job."""
         return await self._jobs.run(self._open_read, url, buffer)
+
+    async def read_run(self, urls: Sequence[str], versions: Sequence[str | None], buffer: memoryview) -> RunOfFiles:
+        """See `RunReader`; in one job."""
+        return await self._jobs.run(read_run, urls, versions, buffer)
 
     async def aclose(self) -> None:
         """Ends the threads and closes the files."""

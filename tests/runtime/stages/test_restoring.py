@@ -232,6 +232,7 @@ ORDERED: dict[type[Node], dict[str, Make]] = {
         "wide": lambda s, _: interleaved(s, cycle=20, block=3),
         "ranges": lambda s, _: s(kind="mixed").interleave(few, 4, 1, num_parallel_calls=4),
         "fails": lambda s, _: s().interleave(lambda x: s(3, 100 * int(x), fail=x == 5), 2),
+        "whole files": lambda _, f: ad.FileDataset(f.records * 5, with_url=True),
     },
     transformations.Repeat: {
         "": lambda s, _: s(11).repeat(3),
@@ -415,7 +416,7 @@ ORDERED: dict[type[Node], dict[str, Make]] = {
         "fixed": lambda _, f: ad.FixedLengthRecordDataset(f.fixed, 4, 2, 1),
         "json": lambda _, f: ad.JsonLinesDataset(f.values),
     },
-    files.WholeFile: {"": lambda _, f: ad.FileDataset(f.records)},
+    files.WholeFile: {"": lambda _, f: ad.Dataset.from_tensor_slices(list(f.records)).interleave(ad.FileDataset, 3)},
     files.TarSamples: {"": lambda _, f: ad.TarDataset(f.tar)},
     files.ParquetRows: {
         "": lambda _, f: ad.ParquetDataset(f.parquet),
