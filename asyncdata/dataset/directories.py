@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Sequence
 from typing import Any, Final
@@ -13,9 +14,12 @@ from asyncdata import arguments
 from asyncdata.dataset import sources
 from asyncdata.dataset.dataset import Dataset
 from asyncdata.dataset.directory_index import DirectoryIndex, index_directory
-from asyncdata.dataset.files import FileDataset
+from asyncdata.dataset.files import OpenFile
+from asyncdata.dataset.handles import node_of
+from asyncdata.dataset.transformations import over_files
 from asyncdata.formats.resampling import ImageLoader
 from asyncdata.options import AUTOTUNE
+from asyncdata.plan.files import WholeFile
 from asyncdata.plan.node import Node, drawn_seed
 
 IMAGE_SUFFIXES: Final = (".bmp", ".gif", ".jpeg", ".jpg", ".png")
@@ -308,7 +312,8 @@ def _pipeline(
     if seed is not None:
         names = names.shuffle(batch_size * _BATCHES_IN_BUFFER if batch_size else _BUFFER, seed=seed)
     classes = len(index.class_names or ())
-    ds = names.interleave(_OpenLabelled(label_mode, classes), cycle_length=_READS, deterministic=True)
+    opener = _OpenLabelled(None if index.labels is None else label_mode, classes)
+    ds = Dataset(over_files(node_of("names", names), opener, _READS, deterministic=True))
     if load is not None:
         ds = ds.map(load, num_parallel_calls=AUTOTUNE, deterministic=True)
     if batch_size is not None:
@@ -322,28 +327,30 @@ def _texts(paths: list[str]) -> npt.NDArray[np.object_]:
     return out
 
 
-class _OpenLabelled:
-    """Makes the dataset of one file, with its label; a class, so that it can be pickled."""
+class _OpenLabelled(OpenFile):
+    """Makes the node that reads one file and has its label; a class, so that it can be pickled."""
 
     def __init__(self, label_mode: str | None, classes: int) -> None:
+        beside = () if label_mode is None else (_encoded(np.int32(0), label_mode, classes),)
+        super().__init__(WholeFile(url="", compression=None, with_url=False, beside=beside))
         self._mode = label_mode
         self._classes = classes
 
-    def __call__(self, url: str, *label: Any) -> Dataset:
-        content = FileDataset(url)
-        if not label:
-            return content
-        return Dataset.zip((content, Dataset.from_tensors(self._encoded(label[0]))))
+    def __call__(self, url: str | bytes, *label: Any) -> Node:
+        """Returns the node of one file."""
+        beside = tuple(_encoded(each, self._mode, self._classes) for each in label)
+        return dataclasses.replace(self.opens, url=url, beside=beside)  # type: ignore[call-arg]  # whole files have them
 
-    def _encoded(self, label: Any) -> Any:
-        if self._mode == "int":
-            return label
-        if self._mode == "binary":
-            return np.array([label], np.float32)
-        hot = np.zeros(self._classes, np.float32)
-        if 0 <= label < self._classes:
-            hot[label] = 1
-        return hot
+
+def _encoded(label: Any, mode: str | None, classes: int) -> Any:
+    if mode == "int":
+        return label
+    if mode == "binary":
+        return np.array([label], np.float32)
+    hot = np.zeros(classes, np.float32)
+    if 0 <= label < classes:
+        hot[label] = 1
+    return hot
 
 
 def _checked_labels(labels: Any, label_mode: str | None, class_names: Sequence[str] | None) -> Any:

@@ -94,7 +94,9 @@ def interleaved(
     )
 
 
-def over_files(urls: Node, open_file: Callable[..., Node], num_parallel_reads: int | None) -> Node:
+def over_files(
+    urls: Node, open_file: Callable[..., Node], num_parallel_reads: int | None, *, deterministic: bool | None = None
+) -> Node:
     """Reads files one after the other, or `num_parallel_reads` in turn, one element each."""
     reads = arguments.integer_or_none("num_parallel_reads", num_parallel_reads, least=1, most=MOST_CYCLE, autotune=True)
     return Interleave(
@@ -104,7 +106,7 @@ def over_files(urls: Node, open_file: Callable[..., Node], num_parallel_reads: i
         block_length=1,
         parallelism=None,
         # One file after the other is an order, as that of `flat_map`.
-        deterministic=True if reads in {None, 1} else None,
+        deterministic=True if reads in {None, 1} else deterministic,
     )
 
 

@@ -18,6 +18,7 @@ Invariants:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
@@ -150,14 +151,16 @@ class WholeFramer:
     """Whole objects: one record, which is everything, the empty object included.
 
     Args:
-        url: Given in front of the bytes as the first of a pair, if not None.
+        url: Given in front of the bytes, if not None.
+        beside: Arrays and numbers given behind them.
     """
 
     in_thread = False
 
-    def __init__(self, url: str | None = None) -> None:
-        self._url = url
-        self.structure: Structure = LEAF if url is None else TupleOf((LEAF, LEAF))
+    def __init__(self, url: str | None = None, beside: Sequence[Any] = ()) -> None:
+        self._before: tuple[Values, ...] = () if url is None else ([url],)
+        self._behind: tuple[Values, ...] = tuple(np.asarray(value)[np.newaxis] for value in beside)
+        self.structure: Structure = whole_structure(len(self._before) + len(self._behind))
 
     def frame(
         self, view: memoryview, start: int, stop: int, *, limit: int, remaining: int | None, last: bool, place: Place
@@ -166,12 +169,17 @@ class WholeFramer:
         del view, limit
         size = stop - start
         if not last:
-            return Frames(starts=NOWHERE, values=self._values(None), stop=start, need=remaining or 0)
+            return Frames(starts=NOWHERE, values=self._none(), stop=start, need=remaining or 0)
         if not size and place.offset:
-            return Frames(starts=NOWHERE, values=self._values(None), stop=stop)
+            return Frames(starts=NOWHERE, values=self._none(), stop=stop)
         content: Values = Refs(np.array([[start, size]], np.int64)) if size else [b""]
-        return Frames(starts=np.array([start], np.int64), values=self._values(content), stop=stop)
+        values = (*self._before, content, *self._behind)
+        return Frames(starts=np.array([start], np.int64), values=values, stop=stop)
 
-    def _values(self, content: Values | None) -> tuple[Values, ...]:
-        found: Values = [] if content is None else content
-        return (found,) if self._url is None else ([] if content is None else [self._url], found)
+    def _none(self) -> tuple[Values, ...]:
+        return tuple([] for _ in range(len(self._before) + 1 + len(self._behind)))
+
+
+def whole_structure(others: int) -> Structure:
+    """How the bytes of a whole object nest with so many other values."""
+    return TupleOf((LEAF,) * (1 + others)) if others else LEAF

@@ -6,8 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
+
 from asyncdata.plan.node import Node
-from asyncdata.spec import BytesSpec, StrSpec
+from asyncdata.spec import ArraySpec, BytesSpec, StrSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -49,16 +51,26 @@ class FramedFile(Node):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class WholeFile(Node):
-    """The object as one element: its bytes, or its URL and its bytes."""
+    """The object as one element: its bytes, or a tuple of these and what belongs to them.
+
+    Attributes:
+        url: The file.
+        compression: Of the file, or None.
+        with_url: Whether the URL comes in front of the bytes.
+        beside: Arrays and numbers that come behind the bytes: the file's label.
+    """
 
     name: ClassVar[str] = "FileDataset"
 
     url: str
     compression: str | None
     with_url: bool
+    beside: tuple[Any, ...] = ()
 
     def element_spec(self, of: Callable[[Node], Any]) -> Any:
-        return (StrSpec(), BytesSpec()) if self.with_url else BytesSpec()
+        beside = tuple(ArraySpec(np.shape(value), np.asarray(value).dtype) for value in self.beside)
+        parts = (*((StrSpec(),) if self.with_url else ()), BytesSpec(), *beside)
+        return parts if len(parts) > 1 else parts[0]
 
     def cardinality(self, of: Callable[[Node], int]) -> int:
         return 1

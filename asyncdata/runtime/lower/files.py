@@ -7,8 +7,6 @@ import functools
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
-from asyncdata import arguments
-from asyncdata.errors import StorageError
 from asyncdata.formats.framing import Framer, WholeFramer
 from asyncdata.formats.sample_framing import SampleFramer
 from asyncdata.formats.tar import TarFramer
@@ -144,7 +142,7 @@ def framer_of(
     if isinstance(node, files.TarSamples):
         return SampleFramer()
     if isinstance(node, files.WholeFile):
-        return WholeFramer(node.url if node.with_url else None)
+        return WholeFramer(node.url if node.with_url else None, node.beside)
     if isinstance(node, files.FramedFile):
         framer: Framer = node.framer(**node.arguments)
         return framer
@@ -187,8 +185,15 @@ def runs_of_files(node: Interleave, scope: Scope) -> Runs | None:
         lying.add(number)
         return number
 
+    def near(element: Element) -> files.WholeFile | None:
+        try:
+            made: Any = node.function(*element) if type(element) is tuple else node.function(element)
+            return made if _is_near(made.url) else None
+        except Exception:  # noqa: BLE001 -- raised where the file is opened by itself
+            return None
+
     return Runs(
-        near_url=_near_url,
+        near=near,
         inside=context,
         account=source.account,
         downstream=source.downstream,
@@ -196,20 +201,8 @@ def runs_of_files(node: Interleave, scope: Scope) -> Runs | None:
         manifest=access.manifest,
         most_bytes=scope.shares.chunk_bytes,
         order=source.order,
-        with_url=file.with_url,
         enter=enter,
     )
-
-
-def _near_url(element: Element) -> str | None:
-    """The name of a local file; None for anything else, whether or not it can be read."""
-    if not isinstance(element, str | bytes):
-        return None
-    try:
-        url = arguments.url("a file name", element)
-        return url if _is_near(url) else None
-    except (ValueError, StorageError):
-        return None
 
 
 def _consecutive(node: Any, scope: Scope, context: StageContext) -> Stage:

@@ -22,14 +22,15 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from asyncdata.errors import PipelineClosedError
+from asyncdata.formats.framing import whole_structure
 from asyncdata.memory.accounts import Account
 from asyncdata.memory.advance import BEGINNING, ORIGIN_WIDTH, Advance, Mark, Rows, State
 from asyncdata.memory.block import Block
-from asyncdata.memory.columns import ObjectColumn, RefColumn
+from asyncdata.memory.columns import ArrayColumn, ObjectColumn, RefColumn
 from asyncdata.memory.leaf import BYTES
 from asyncdata.memory.slabs import Slab
-from asyncdata.memory.structure import LEAF, TupleOf
 from asyncdata.memory.used import NO_PAIRS
+from asyncdata.plan.files import WholeFile
 from asyncdata.runtime.reading.io import Io, Read
 from asyncdata.runtime.reading.manifest import Manifest
 from asyncdata.runtime.stage import BLOCK_ROWS, Ahead, Stage, StageContext, close_all
@@ -68,7 +69,7 @@ class FileName(NamedTuple):
     row: int
     origin: Rows
     element: Element
-    near: str | None
+    near: WholeFile | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +77,7 @@ class Runs:
     """What reading in runs takes.
 
     Attributes:
-        near_url: The file that an element names, where it may be in a run.
+        near: The file that an element names, where it may be in a run.
         inside: Of the step that reads files.
         account: Charged with runs, until their rows are handed on.
         downstream: The account that is charged then.
@@ -84,11 +85,10 @@ class Runs:
         manifest: What is known about the files.
         most_bytes: Of a run.
         order: Place among other sources, for who is served first.
-        with_url: Whether an element has the name of its file.
         enter: ``enter(info, origin)`` names the source that a file is which an element named; returns its number.
     """
 
-    near_url: Callable[[Element], str | None]
+    near: Callable[[Element], WholeFile | None]
     inside: StageContext
     account: Account
     downstream: Account
@@ -96,7 +96,6 @@ class Runs:
     manifest: Manifest
     most_bytes: int
     order: int
-    with_url: bool
     enter: Callable[[ObjectInfo, Rows], int]
 
 
@@ -233,11 +232,11 @@ class WholeFilesStage(Stage):
         first = self._history.rows
         self._history.feed(block.advance)
         try:
-            near_url = _nothing if self._runs is None else self._runs.near_url
+            near = _nothing if self._runs is None else self._runs.near
             for number, row in enumerate(range(first, first + len(block))):
                 if row >= self._next or row in self._left:
                     element = block.private(number)
-                    self._names.append(FileName(row, block.origin[number], element, near_url(element)))
+                    self._names.append(FileName(row, block.origin[number], element, near(element)))
         finally:
             block.release()
 
@@ -245,8 +244,8 @@ class WholeFilesStage(Stage):
         """The next one; takes its names, of which there must be some."""
         runs = self._runs
         if runs is not None:
-            near = itertools.takewhile(lambda name: name.near is not None, names)
-            infos = (runs.manifest.get(name.near or "", None) for name in near)
+            nearby = itertools.takewhile(bool, (name.near for name in names))
+            infos = (runs.manifest.get(file.url, None) for file in nearby if file is not None)
             count, nbytes = self._size.choose(None if info is None else info.size for info in infos)
             if count:
                 self._begin_runs(runs)
@@ -290,7 +289,7 @@ class WholeFilesStage(Stage):
     def _ask(self, run: _Run, slab: Slab, urgency: int) -> None:
         runs = self._runs
         assert runs is not None
-        urls = [name.near or "" for name in run.names]
+        urls = [name.near.url for name in run.names if name.near is not None]
         infos = [runs.manifest.get(url, None) for url in urls]
         versions = [None if info is None else info.version for info in infos]
         run.read = runs.io.read_run(self._budget.slabs, slab, run.nbytes, urls, versions, (0, 2 * urgency, runs.order))
@@ -400,7 +399,7 @@ class WholeFilesStage(Stage):
         pulls = runs.inside.meter.pulls
         began_s = pulls.begin()
         if infos:
-            blocks.append(self._rows(runs, read.slab, infos, [name.origin for name in run.names[: len(infos)]]))
+            blocks.append(self._rows(runs, read.slab, infos, run.names[: len(infos)]))
             self._size.learn(len(infos), read.filled, seconds)
             self._budget.move(read.slab, runs.downstream)
         self._budget.slabs.drop(read.slab)
@@ -412,18 +411,19 @@ class WholeFilesStage(Stage):
         self._put_back(run.names[len(infos) :], need)
         return len(infos)
 
-    def _rows(self, runs: Runs, slab: Slab, infos: Sequence[ObjectInfo], names: Sequence[Rows]) -> Block:
+    def _rows(self, runs: Runs, slab: Slab, infos: Sequence[ObjectInfo], names: Sequence[FileName]) -> Block:
         origin = np.zeros((len(infos), ORIGIN_WIDTH), np.int64)
-        origin[:, 0] = [runs.enter(info, name) for info, name in zip(infos, names, strict=True)]
+        origin[:, 0] = [runs.enter(info, name.origin) for info, name in zip(infos, names, strict=True)]
         places = np.empty((len(infos), 2), np.int64)
         places[:, 1] = [info.size for info in infos]
         places[:, 0] = slab.offset + np.cumsum(places[:, 1]) - places[:, 1]
         content = RefColumn(self._budget.slabs, places, BYTES)
         content.hold()
-        if not runs.with_url:
-            return Block(LEAF, (content,), origin, Advance(len(infos)))
-        urls = ObjectColumn([info.url for info in infos])
-        return Block(TupleOf((LEAF, LEAF)), (urls, content), origin, Advance(len(infos)))
+        files = [name.near for name in names if name.near is not None]
+        before = [ObjectColumn([file.url for file in files])] if files[0].with_url else []
+        behind = [ArrayColumn(np.stack(values)) for values in zip(*(file.beside for file in files), strict=True)]
+        structure = whole_structure(len(before) + len(behind))
+        return Block(structure, (*before, content, *behind), origin, Advance(len(infos)))
 
     def _put_back(self, names: Sequence[FileName], need: int | None) -> None:
         """Files that were not read, in front of the others; the first one needs so many bytes."""

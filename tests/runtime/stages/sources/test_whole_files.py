@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import asyncdata as ad
@@ -154,3 +155,36 @@ def test_the_length_of_a_run_is_learned() -> None:
     assert size.files == 1
     assert size.choose([None, None]) == (1, (1 << 20) * 9 // 16 + 2250)
     assert size.choose([]) == (0, 1)
+
+
+@pytest.mark.parametrize("mode", ["int", "categorical", "binary", None])
+def test_labels_stay_with_their_files(tmp_path: Path, mode: str | None) -> None:
+    """From every state on, in runs and by themselves, and in front of a shuffle."""
+    for number in range(40):
+        folder = tmp_path / f"class {number % 2}"
+        folder.mkdir(exist_ok=True)
+        (folder / f"{number:02}.txt").write_bytes(b"" if number == 7 else b"%d " % number * (1 + number))
+    for shuffles in (False, True):
+        ds = ad.text_dataset_from_directory(tmp_path, label_mode=mode, batch_size=None, shuffle=False)
+        ds = ds.shuffle(13, seed=2, reshuffle_each_iteration=False) if shuffles else ds
+        whole = [shown(element) for element in ds]
+        assert sorted({text for text, _ in whole}) == sorted(b"%d " % n * (1 + n) if n != 7 else b"" for n in range(40))
+        for text, label in whole:
+            number = int(text.split()[0]) if text else 7
+            hot = {"int": [number % 2], "binary": [number % 2], "categorical": [1 - number % 2, number % 2], None: []}
+            assert label == hot[mode]
+        itself = ds.with_options(ad.Options(on_change="restart"))
+        assert [shown(element) for element in itself] == whole
+        with ds.iterator() as elements:
+            for count in range(0, 41, 3):
+                state = elements.state_dict()
+                with ds.iterator(state=state) as rest:
+                    assert [shown(element) for element in rest] == whole[count:]
+                for _ in range(3):
+                    next(elements, None)
+
+
+def shown(element: Any) -> tuple[bytes, list[float]]:
+    """The text, and the label as numbers."""
+    text, label = element if isinstance(element, tuple) else (element, ())
+    return bytes(text, "utf-8") if isinstance(text, str) else bytes(text), np.ravel(label).tolist()
