@@ -85,9 +85,10 @@ def lower(node: Node, scope: Scope) -> Stage:
     if scope.within is not None and id(node) not in _part(scope).steps:
         return _tracked(node, scope, begin_track(node, scope))
     kept = None if isinstance(node, ROW_FOR_ROW) else scope.kept
-    scope = dataclasses.replace(
-        scope, behind_inputs=scope.behind.before(node), kept=scope.kept if kept is None else None
-    )
+    if node.inputs or kept is not None:  # of files there may be very many
+        scope = dataclasses.replace(
+            scope, behind_inputs=scope.behind.before(node), kept=scope.kept if kept is None else None
+        )
     make, label, resumes = found
     # A step that opens many files is one step where failures are counted.
     step = node.label if hasattr(node, "url") else label(node)

@@ -103,11 +103,7 @@ class _Transfer:
         self._receive = receive
         self._task: asyncio.Task[None] | None = None
         self._cancelled = False
-        self._outcome: tuple[ObjectInfo | RunOfFiles | None, int, BaseException | None] = (
-            None,
-            0,
-            PipelineClosedError("the read was cancelled"),
-        )
+        self._outcome: tuple[ObjectInfo | RunOfFiles | None, int, BaseException | None] | None = None
         read.on_cancel = lambda: io.thread.call(self._cancel)
 
     def start(self) -> None:
@@ -136,7 +132,8 @@ class _Transfer:
 
     def _report(self) -> None:
         self._task = None  # a cancelled one keeps its traceback, which leads back here and to the buffer
-        self._io.stage_loop.call_soon_threadsafe(self._io.finish, self._read, *self._outcome)
+        outcome = self._outcome or (None, 0, PipelineClosedError("the read was cancelled"))
+        self._io.stage_loop.call_soon_threadsafe(self._io.finish, self._read, *outcome)
 
 
 class _Reads:
