@@ -229,10 +229,11 @@ def _in_source_thread(step: StepStats) -> tuple[Cause, str, str]:
 
 def _in_processes(step: StepStats, facts: _Facts) -> tuple[Cause, str, str]:
     cpu = facts.cpu
-    processes = max(1, 0 if facts.workers is None else facts.workers.processes)
-    share = min(1.0, cpu.workers_busy_s / max(processes * (facts.window_s - step.startup_s), 1e-9))
+    workers = facts.workers
+    processes, most = (1, 1) if workers is None else (max(1, workers.processes), workers.most)
+    share = min(1.0, cpu.workers_busy_s / max(cpu.workers_ready_s, 1e-9))
     busy = f"the {processes} worker processes were busy {_percent(share)} of it"
-    if share < _BUSY and step.parallel < processes + 1:
+    if share < _BUSY and step.parallel < most + 1:
         return "calls", _at_most(step), "Use num_parallel_calls=ad.AUTOTUNE."
     if _is_waiting(cpu.workers_s, cpu.workers_delayed_s, cpu.workers_busy_s):
         computing = _percent(cpu.workers_s / max(cpu.workers_busy_s, 1e-9))
@@ -243,8 +244,8 @@ def _in_processes(step: StepStats, facts: _Facts) -> tuple[Cause, str, str]:
         )
     if _is_starved(cpu.workers_s, cpu.workers_delayed_s, cpu.workers_busy_s):
         return _machine(cpu.workers_delayed_s, cpu.workers_s)
-    if processes < cpu.cores:
-        return "workers", busy, f"Raise Options(num_workers={processes}); {cpu.cores} processors may be used."
+    if most < cpu.cores:
+        return "workers", busy, f"Raise Options(num_workers={most}); {cpu.cores} processors may be used."
     return (
         "workers",
         f"{busy}, on {cpu.cores} processors",

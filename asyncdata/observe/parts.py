@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from asyncdata.observe.line_table import Lines
 
@@ -94,16 +94,19 @@ class StepStats:
         return self.working_s + self.input_s + self.memory_s + self.workers_s
 
 
+_COUNTED: Final = {"calls": " calls at a time", "times": " times the usual elements"}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnobStats:
     """A setting that AUTOTUNE finds while the pipeline runs.
 
     Attributes:
         step: The step, as errors name it.
-        counts: What is counted: ``calls`` at a time, or how many ``times`` the usual
-            number of elements wait in a `prefetch`. Or ``place``: nothing is.
+        counts: What is counted: ``calls`` at a time, how many ``times`` the usual
+            number of elements wait in a `prefetch`, or ``workers``. Or ``place``: nothing is.
         value: What was found so far. Of a place: 0 is the stage loop, 1 the workers.
-        default: What it began with, and the least.
+        default: What it began with, and the least; of workers the most.
         because: The last finding about it.
     """
 
@@ -116,8 +119,8 @@ class KnobStats:
     def __str__(self) -> str:
         if self.counts == "place":
             return f"{self.step}: {'in workers' if self.value else 'on the stage loop'} ({self.because})"
-        what = "calls at a time" if self.counts == "calls" else "times the usual elements"
-        return f"{self.step}: {self.value} {what}, default {self.default} ({self.because})"
+        what = _COUNTED.get(self.counts, "")
+        return f"{self.step}: {self.value}{what}, default {self.default} ({self.because})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,9 +157,11 @@ class CpuStats:
         loop_s: CPU seconds of its stage loop. Near the window: one thread is the bottleneck.
         loop_delayed_s: Seconds in which that loop could have run but got no processor. More than `loop_s`: other
             programs take the processors. 0 where the system does not say.
-        workers_s: CPU seconds of the worker processes that are alive, since they were ready.
+        workers_s: CPU seconds of the worker processes, since they were ready; without those that died.
         workers_delayed_s: Seconds in which they could have run but got no processor.
         workers_busy_s: Seconds that all workers spent in tasks. Far more than the two above: their functions wait.
+        workers_ready_s: Seconds for which there were workers, summed over them. Near `workers_busy_s`: they are the
+            bottleneck.
     """
 
     cores: int = 1
@@ -166,6 +171,7 @@ class CpuStats:
     workers_s: float = 0.0
     workers_delayed_s: float = 0.0
     workers_busy_s: float = 0.0
+    workers_ready_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,14 +206,16 @@ class WorkersStats:
 
     Attributes:
         processes: Workers alive now.
+        most: The most that there may be.
         tasks: Tasks finished.
         in_flight: Tasks that workers hold now.
         waiting: Tasks for which no worker had room. Always zero: the workers are starved, look upstream.
         restarts: Workers that died and were replaced.
-        busy_s: Seconds that all of them spent in tasks. Near the wall time times `processes`: they are the bottleneck.
+        busy_s: Seconds that all of them spent in tasks.
     """
 
     processes: int
+    most: int
     tasks: int
     in_flight: int
     waiting: int

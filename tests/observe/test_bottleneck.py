@@ -12,7 +12,7 @@ from asyncdata.observe.parts import ConsumerStats, CpuStats, ReadStats, StepStat
 from asyncdata.observe.snapshot import PipelineStats
 
 STARVED = ConsumerStats(wait_s=9.0, step_s=1.0, first_wait_s=0.1, median_wait_s=0.1, p90_wait_s=0.2, p99_wait_s=0.3)
-WORKERS = WorkersStats(processes=4, tasks=100, in_flight=8, waiting=0, restarts=0, busy_s=99.0)
+WORKERS = WorkersStats(processes=4, most=4, tasks=100, in_flight=8, waiting=0, restarts=0, busy_s=99.0)
 READS = ReadStats(bytes=10**8, in_flight=2.0, limit=24)
 
 
@@ -43,7 +43,9 @@ POOLED = step("map", workers_s=9.0, runs="process", parallel=8, ahead=True, call
 ASYNC = step("map", workers_s=9.0, runs="coroutine", parallel=3, ahead=True)
 THREADED = step("map", workers_s=9.0, runs="thread", parallel=8, ahead=True)
 STORED = step("read", input_s=9.0)
-BUSY = CpuStats(cores=4, process_s=1.0, loop_s=1.0, workers_s=35.0, workers_delayed_s=1.0, workers_busy_s=38.0)
+BUSY = CpuStats(
+    cores=4, process_s=1.0, loop_s=1.0, workers_s=35.0, workers_delayed_s=1.0, workers_busy_s=38.0, workers_ready_s=40.0
+)
 
 CASES: dict[str, tuple[str, str, str, tuple[StepStats, ...], dict[str, Any]]] = {
     "workers, all processors": ("workers", "map", "cache()", (WAITING, POOLED, SOURCE), {"cpu": BUSY}),
