@@ -182,7 +182,8 @@ class ReadStats:
         bytes: Bytes that were received and kept.
         in_flight: Reads under way, on average, those that wait for their turn included.
         limit: The limit of requests in flight now.
-        retries: Attempts that followed a failure.
+        requests: Attempts, including those that failed.
+        retries: Attempts that followed a failure. A large part of `requests`: the server or the network fails.
         refused: Attempts that the server refused because there were too many.
         short_s: Seconds in which the pipeline could not read ahead because memory was short. Most of the time: the
             memory limit is the bottleneck.
@@ -193,6 +194,7 @@ class ReadStats:
     bytes: int = 0
     in_flight: float = 0.0
     limit: int = 0
+    requests: int = 0
     retries: int = 0
     refused: int = 0
     short_s: float = 0.0

@@ -169,6 +169,15 @@ def test_a_server_that_refuses_is_found() -> None:
     assert stats.verdict.cause == "throttled", stats
 
 
+def test_a_server_that_fails_is_found() -> None:
+    """Every other request is answered with an error; reading more files at a time would not help."""
+    profile = Profile(rules=(Rule(fault=Fault(kind="status", status=503), every=2),))
+    with FakeGCS(buckets=["bucket"], profile=profile) as server:
+        records(server, 24, 1000)
+        stats = from_bucket(server, 4, 1000)
+    assert stats.verdict.cause == "failing", stats
+
+
 def test_a_small_memory_limit_is_found() -> None:
     """Nothing can be read ahead from a far server."""
     profile = Profile(latency=Latency(kind="fixed", median_s=0.1))

@@ -79,6 +79,7 @@ class Gauges:
             bytes=fetch.bytes - before.bytes,
             in_flight=(self._io.reading_s - self._reading_s) / max(window_s, 1e-9),
             limit=fetch.limit,
+            requests=fetch.requests - before.requests,
             retries=fetch.retries - before.retries,
             refused=fetch.failures.get(throttled, 0) - before.failures.get(throttled, 0),
             short_s=self._services.budget.short.seconds() - self._short_s,
