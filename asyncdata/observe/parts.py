@@ -116,11 +116,15 @@ class KnobStats:
     default: int
     because: str
 
-    def __str__(self) -> str:
+    @property
+    def setting(self) -> str:
+        """The value in words, beside the default."""
         if self.counts == "place":
-            return f"{self.step}: {'in workers' if self.value else 'on the stage loop'} ({self.because})"
-        what = _COUNTED.get(self.counts, "")
-        return f"{self.step}: {self.value}{what}, default {self.default} ({self.because})"
+            return "in workers" if self.value else "on the stage loop"
+        return f"{self.value}{_COUNTED.get(self.counts, '')}, default {self.default}"
+
+    def __str__(self) -> str:
+        return f"{self.step}: {self.setting} ({self.because})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
