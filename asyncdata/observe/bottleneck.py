@@ -295,6 +295,13 @@ def _reading(step: StepStats, facts: _Facts) -> tuple[Cause, str, str]:
                 f"{flight}, and {_threads(reads.receivers)} that receive were on a processor for {share} of it",
                 f"Raise Options(receivers={2 * reads.receivers}); {facts.cpu.cores} processors may be used.",
             )
+        if reads.first_byte_s * reads.requests >= _MOSTLY * min(reads.in_flight, reads.limit) * facts.window_s:
+            action = f"Raise Options(max_requests_in_flight={4 * reads.limit})."
+            if not reads.is_limit_given:
+                action = (
+                    "AUTOTUNE allows more of them as long as that brings more. Store larger files, or read from nearer."
+                )
+            return "link", f"{flight}, most of their time without a first byte", action
         return (
             "link",
             f"{flight}, at {reads.bytes / facts.window_s / 1e6:,.1f} MB/s",

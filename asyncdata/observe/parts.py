@@ -186,6 +186,9 @@ class ReadStats:
         bytes: Bytes that were received and kept.
         in_flight: Reads under way, on average, those that wait for their turn included.
         limit: The limit of requests in flight now.
+        is_limit_given: Whether that is ``Options.max_requests_in_flight``, not what AUTOTUNE found.
+        first_byte_s: Half of the first bytes arrived within this time; 0 before enough were seen. Most of the time that
+            reads are under way: more of them at a time help, as long as the server bears it.
         requests: Attempts, including those that failed.
         retries: Attempts that followed a failure. A large part of `requests`: the server or the network fails.
         refused: Attempts that the server refused because there were too many.
@@ -198,6 +201,8 @@ class ReadStats:
     bytes: int = 0
     in_flight: float = 0.0
     limit: int = 0
+    is_limit_given: bool = False
+    first_byte_s: float = 0.0
     requests: int = 0
     retries: int = 0
     refused: int = 0

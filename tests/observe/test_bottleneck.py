@@ -145,6 +145,16 @@ CASES: dict[str, tuple[str, str, str, tuple[StepStats, ...], dict[str, Any]]] = 
         (WAITING, STORED),
         {"reads": dataclasses.replace(READS, in_flight=23)},
     ),
+    "a distant server, few requests": (
+        *("link", "read", "max_requests_in_flight=96"),
+        (WAITING, STORED),
+        {"reads": dataclasses.replace(READS, in_flight=23, requests=2000, first_byte_s=0.1, is_limit_given=True)},
+    ),
+    "a distant server": (
+        *("link", "read", "AUTOTUNE allows more"),
+        (WAITING, STORED),
+        {"reads": dataclasses.replace(READS, in_flight=23, requests=2000, first_byte_s=0.1)},
+    ),
     "a loop that receives all it can": (
         *("receivers", "read", "receivers=4"),
         (WAITING, STORED),

@@ -79,6 +79,8 @@ class Gauges:
             bytes=fetch.bytes - before.bytes,
             in_flight=(self._io.reading_s - self._reading_s) / max(window_s, 1e-9),
             limit=fetch.limit,
+            is_limit_given=fetch.window is None,
+            first_byte_s=fetch.first_byte_median_s,
             requests=fetch.requests - before.requests,
             retries=fetch.retries - before.retries,
             refused=fetch.failures.get(throttled, 0) - before.failures.get(throttled, 0),
