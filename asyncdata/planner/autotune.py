@@ -74,8 +74,13 @@ TIMES: Final = KnobRange(first=1, most=16, least_s=2.0)
 
 
 def tasks(workers: int) -> KnobRange:
-    """Tasks of worker processes or threads: at first two per worker, so that none waits for its next one."""
+    """Tasks of worker processes: at first two per worker, so that none waits for its next one."""
     return KnobRange(first=2 * workers, most=8 * workers, factor=2)
+
+
+def thread_tasks(threads: int) -> KnobRange:
+    """Tasks of threads, of which there are more than processors: at first one per thread."""
+    return KnobRange(first=max(2, threads), most=max(8, 4 * threads), factor=2)
 
 
 def workers(most: int) -> KnobRange:
