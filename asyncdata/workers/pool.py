@@ -408,6 +408,7 @@ class WorkerPool:
             self._let_go(worker)
         if grows and self._loop is not None:
             self._replenish()
+        self._notify()
 
     @property
     def _missing(self) -> int:
