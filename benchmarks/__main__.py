@@ -21,6 +21,7 @@ BENCHMARKS: Final = (
     "range_read",
     "window",
     "autotune",
+    "predicted_rates",
     "stragglers",
     "latency_hiding",
     "decode",

@@ -1,8 +1,8 @@
 """The works of `benchmarks.autotune`, and the process that does one of them with one setting.
 
 A setting is a dict: ``calls`` and ``second`` are calls at a time of the first and the second async function, ``tasks``
-those of worker processes, ``prefetch`` a number of elements, ``executor`` where a parser runs. What it does not name is
-AUTOTUNE, which keeps its defaults unless the setting is `FOUND`.
+those of worker processes, ``workers`` a number of these, ``prefetch`` a number of elements, ``executor`` where a parser
+runs. What it does not name is AUTOTUNE, which keeps its defaults unless the setting is `FOUND`.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ WORKS: Final[Mapping[str, Work]] = {
     "link-bound": Work(
         make=functools.partial(_parsing, shards=BLOBS, batch=64), settings=_PLACES, shards=BLOBS, remote=True
     ),
-    "decode-bound": Work(make=_computing, settings=grid(tasks=(2, 4, 8, 16), prefetch=(2, 8, 32))),
+    "decode-bound": Work(make=_computing, settings=grid(tasks=(2, 4, 8, 16), workers=(1, 2), prefetch=(2, 8, 32))),
     "consumer-bound": Work(make=lambda setting, _: _waiting(setting, 0.05), settings=_ASYNC, step_s=0.02),
     "tiny records": Work(
         make=functools.partial(_parsing, shards=SCALARS, batch=1024), settings=_PLACES, shards=SCALARS
@@ -165,7 +165,8 @@ def iterate(name: str, setting: Setting, before_s: float, seconds: float, patter
     # Where the work changes, a run with fixed settings measures what came behind the change, too.
     changes_s = min(work.changes_s, before_s / 2)
     ds = work.make({**setting, "changes_s": changes_s}, pattern)
-    with ds.with_options(ad.Options(num_workers=2, storage=storage)).iterator() as batches:
+    options = ad.Options(num_workers=setting.get("workers", ad.AUTOTUNE), storage=storage)
+    with ds.with_options(options).iterator() as batches:
         began = now = time.perf_counter()
         count, at = 0, 0.0
         for batch in batches:

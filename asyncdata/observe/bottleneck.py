@@ -27,17 +27,21 @@ Cause: TypeAlias = Literal[
     "decompression",
     "memory",
     "throttled",
+    "failing",
     "link",
     "receivers",
     "parallelism",
 ]
 
 _NOT_WAITING: Final = 0.02
+_MUCH: Final = 0.1
+"""Of the time: a start that took less is forgotten by the end of the first epoch."""
 _MOSTLY: Final = 0.5
 _BUSY: Final = 0.6
 _FULL: Final = 0.85
 _LAGGING: Final = 0.2
 _REFUSED: Final = 3
+_FAILING: Final = 0.2
 _RUNNABLE: Final = 0.75
 """Functions that compute or wait for a processor for less of their time than this mostly wait for something else: where
 the machine is busy, each end of such a wait is delayed as well."""
@@ -51,9 +55,9 @@ class Verdict:
         cause: The resource that binds: ``consumer`` (the pipeline is fast enough), ``startup`` (of workers),
             ``workers`` (their processors), ``machine`` (other programs), ``calls`` (too few at a time),
             ``interpreter`` (its lock), ``blocked_loop``, ``loop`` (the thread of the stages), ``generator``,
-            ``decompression`` (one thread per file), ``memory`` (the limit), ``throttled`` (by the server), ``link``
-            (network or server), ``receivers`` (the threads that receive), ``parallelism`` (too few files at a time), or
-            ``unknown``.
+            ``decompression`` (one thread per file), ``memory`` (the limit), ``throttled`` (by the server), ``failing``
+            (reads, which are made again), ``link`` (network or server), ``receivers`` (the threads that receive),
+            ``parallelism`` (too few files at a time), or ``unknown``.
         step: The step that is the bottleneck; empty if none is.
         sentence: What was found, with the numbers that show it.
         action: What to do, with the option's name; empty if there is nothing to do.
@@ -105,7 +109,7 @@ def judge(
     steady_s = total_s - consumer.first_wait_s
     share = max(0.0, consumer.wait_s - consumer.first_wait_s) / steady_s if steady_s > 0 and elements > 1 else 0.0
     slow = max(steps, key=lambda step: step.startup_s)
-    if slow.startup_s >= _MOSTLY * consumer.wait_s and consumer.wait_s > _NOT_WAITING * total_s:
+    if slow.startup_s >= _MOSTLY * consumer.wait_s and consumer.wait_s > _MUCH * total_s:
         return Verdict(
             cause="startup",
             step=slow.name,
@@ -176,7 +180,8 @@ def _memory(step: StepStats, facts: _Facts) -> tuple[Cause, str, str]:
 
 
 def _working(step: StepStats, facts: _Facts) -> tuple[Cause, str, str]:
-    busy = f"it worked {_percent(step.working_s / facts.window_s)} of it on the stage loop, which is one thread"
+    worked_s = step.working_s * max(step.copies, 1.0)
+    busy = f"it worked {_percent(worked_s / facts.window_s)} of it on the stage loop, which is one thread"
     cpu = facts.cpu
     if step.runs == "coroutine":
         if step.inputs and _lag(step, facts) >= _LAGGING:
@@ -191,8 +196,13 @@ def _working(step: StepStats, facts: _Facts) -> tuple[Cause, str, str]:
     if step.kind == "map" and step.calls_s:
         action = "Parse fewer features. AUTOTUNE uses workers if they are faster; executor='process' always does."
         return "loop", busy, action
-    if step.kind in ("map", "filter"):
+    if step.kind == "map":
         return "loop", busy, "Let worker processes do it: map(..., num_parallel_calls=ad.AUTOTUNE)."
+    if step.kind == "filter":
+        action = (
+            "Compute what it looks at in front of it: map(..., num_parallel_calls=ad.AUTOTUNE), in worker processes."
+        )
+        return "loop", busy, action
     return "loop", busy, "Give it less to do: filter early, batch later, or put cache() or snapshot() behind it."
 
 
@@ -202,6 +212,9 @@ def _calling(step: StepStats, facts: _Facts) -> tuple[Cause, str, str]:
     if step.runs == "coroutine":
         if _lag(step, facts) >= _LAGGING:
             return _blocked(step, facts)
+        cpu = facts.cpu
+        if cpu.loop_s + cpu.loop_delayed_s >= _FULL * facts.window_s:
+            return _computing(facts)
         return "calls", _at_most(step), f"Raise num_parallel_calls above {step.parallel}."
     if not step.inputs:
         return _in_source_thread(step)
@@ -210,6 +223,10 @@ def _calling(step: StepStats, facts: _Facts) -> tuple[Cause, str, str]:
         used = facts.cpu.process_s / facts.window_s
         evidence = f"its threads took turns at the interpreter lock: the process used {used:.1f} processors"
         return "interpreter", evidence, 'Use executor="process".'
+    running = step.calls_s / facts.window_s
+    if _BUSY <= running < _BUSY * step.parallel:
+        evidence = f"of the {step.parallel} calls that may run at a time, {running:.1f} did: there are no more threads"
+        return "calls", evidence, "Raise Options(num_threads=...)."
     return "calls", _at_most(step), "Raise num_parallel_calls, and Options(num_threads=...) with it."
 
 
@@ -229,10 +246,11 @@ def _in_source_thread(step: StepStats) -> tuple[Cause, str, str]:
 
 def _in_processes(step: StepStats, facts: _Facts) -> tuple[Cause, str, str]:
     cpu = facts.cpu
-    processes = max(1, 0 if facts.workers is None else facts.workers.processes)
-    share = min(1.0, cpu.workers_busy_s / max(processes * (facts.window_s - step.startup_s), 1e-9))
+    workers = facts.workers
+    processes, most = (1, 1) if workers is None else (max(1, workers.processes), workers.most)
+    share = min(1.0, cpu.workers_busy_s / max(cpu.workers_ready_s, 1e-9))
     busy = f"the {processes} worker processes were busy {_percent(share)} of it"
-    if share < _BUSY and step.parallel < processes + 1:
+    if share < _BUSY and step.parallel < most + 1:
         return "calls", _at_most(step), "Use num_parallel_calls=ad.AUTOTUNE."
     if _is_waiting(cpu.workers_s, cpu.workers_delayed_s, cpu.workers_busy_s):
         computing = _percent(cpu.workers_s / max(cpu.workers_busy_s, 1e-9))
@@ -243,8 +261,8 @@ def _in_processes(step: StepStats, facts: _Facts) -> tuple[Cause, str, str]:
         )
     if _is_starved(cpu.workers_s, cpu.workers_delayed_s, cpu.workers_busy_s):
         return _machine(cpu.workers_delayed_s, cpu.workers_s)
-    if processes < cpu.cores:
-        return "workers", busy, f"Raise Options(num_workers={processes}); {cpu.cores} processors may be used."
+    if most < cpu.cores:
+        return "workers", busy, f"Raise Options(num_workers={most}); {cpu.cores} processors may be used."
     return (
         "workers",
         f"{busy}, on {cpu.cores} processors",
@@ -260,6 +278,12 @@ def _reading(step: StepStats, facts: _Facts) -> tuple[Cause, str, str]:
             f"the server refused {reads.refused} requests because there were too many",
             "Ask for a higher quota, spread files over more prefixes, or lower Options(max_requests_in_flight=...).",
         )
+    if reads.retries >= max(_REFUSED, _FAILING * reads.requests):
+        return (
+            "failing",
+            f"{reads.retries} of {reads.requests} reads failed and were made again",
+            "See stats().fetch['failures'] for what went wrong at the server or on the way to it.",
+        )
     if reads.short_s >= _MOSTLY * facts.window_s and reads.in_flight < _BUSY * reads.limit:
         return _memory(step, facts)
     flight = f"{reads.in_flight:.1f} reads were under way on average, of {reads.limit} allowed"
@@ -271,6 +295,13 @@ def _reading(step: StepStats, facts: _Facts) -> tuple[Cause, str, str]:
                 f"{flight}, and {_threads(reads.receivers)} that receive were on a processor for {share} of it",
                 f"Raise Options(receivers={2 * reads.receivers}); {facts.cpu.cores} processors may be used.",
             )
+        if reads.first_byte_s * reads.requests >= _MOSTLY * min(reads.in_flight, reads.limit) * facts.window_s:
+            action = f"Raise Options(max_requests_in_flight={4 * reads.limit})."
+            if not reads.is_limit_given:
+                action = (
+                    "AUTOTUNE allows more of them as long as that brings more. Store larger files, or read from nearer."
+                )
+            return "link", f"{flight}, most of their time without a first byte", action
         return (
             "link",
             f"{flight}, at {reads.bytes / facts.window_s / 1e6:,.1f} MB/s",
@@ -289,6 +320,19 @@ def _blocked(step: StepStats, facts: _Facts) -> tuple[Cause, str, str]:
         "blocked_loop",
         f"its calls could not begin for {_percent(_lag(step, facts))} of it: an async function blocks the stage loop",
         "Await inside it, or make it a plain function with num_parallel_calls=ad.AUTOTUNE.",
+    )
+
+
+def _computing(facts: _Facts) -> tuple[Cause, str, str]:
+    """Coroutines begin in time, but there is nothing left of the loop on which they go on."""
+    cpu = facts.cpu
+    if cpu.loop_delayed_s > cpu.loop_s:
+        return _machine(cpu.loop_delayed_s, cpu.loop_s)
+    share = _percent((cpu.loop_s + cpu.loop_delayed_s) / facts.window_s)
+    return (
+        "blocked_loop",
+        f"the stage loop, which is one thread, was busy {share} of it while its async function waited or computed",
+        "Move what computes into a plain function with num_parallel_calls=ad.AUTOTUNE, or do more in one call.",
     )
 
 
@@ -329,7 +373,8 @@ def _gain(bottleneck: int, facts: _Facts) -> float:
     """How many times the rate would be with one step twice as fast, from 1 to 2.
 
     Steps that pull one another take turns. A step that works ahead begins a new chain, and chains run side by side, so
-    the slowest one sets the pace; so do the consumer and the stage loop, on which all chains work.
+    the slowest one sets the pace; so do the consumer and the stage loop, on which all chains work. Of a step on that
+    loop no more is saved than half of its time; what calls in threads cost the others is not known.
     """
     steps = facts.steps
     chain_of = {0: 0}
@@ -344,7 +389,9 @@ def _gain(bottleneck: int, facts: _Facts) -> float:
         own = min(_own_s(step), facts.window_s)
         chains[chain] += own / 2 if place == bottleneck else own
     loop_s = sum(map(_on_loop_s, steps)) - _on_loop_s(steps[bottleneck]) / 2
-    most_s = max(*chains.values(), loop_s, facts.consumer.step_s, 1e-9)
+    step = steps[bottleneck]
+    rest_s = facts.window_s - min(_own_s(step), facts.window_s) / 2 if step.runs == "loop" else 0.0
+    most_s = max(*chains.values(), loop_s, facts.consumer.step_s, rest_s, 1e-9)
     return min(2.0, max(1.0, facts.window_s / most_s))
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from asyncdata.observe.line_table import Lines
 
@@ -94,16 +94,19 @@ class StepStats:
         return self.working_s + self.input_s + self.memory_s + self.workers_s
 
 
+_COUNTED: Final = {"calls": " calls at a time", "times": " times the usual elements"}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnobStats:
     """A setting that AUTOTUNE finds while the pipeline runs.
 
     Attributes:
         step: The step, as errors name it.
-        counts: What is counted: ``calls`` at a time, or how many ``times`` the usual
-            number of elements wait in a `prefetch`. Or ``place``: nothing is.
+        counts: What is counted: ``calls`` at a time, how many ``times`` the usual
+            number of elements wait in a `prefetch`, or ``workers``. Or ``place``: nothing is.
         value: What was found so far. Of a place: 0 is the stage loop, 1 the workers.
-        default: What it began with, and the least.
+        default: What it began with, and the least; of workers the most.
         because: The last finding about it.
     """
 
@@ -113,11 +116,15 @@ class KnobStats:
     default: int
     because: str
 
-    def __str__(self) -> str:
+    @property
+    def setting(self) -> str:
+        """The value in words, beside the default."""
         if self.counts == "place":
-            return f"{self.step}: {'in workers' if self.value else 'on the stage loop'} ({self.because})"
-        what = "calls at a time" if self.counts == "calls" else "times the usual elements"
-        return f"{self.step}: {self.value} {what}, default {self.default} ({self.because})"
+            return "in workers" if self.value else "on the stage loop"
+        return f"{self.value}{_COUNTED.get(self.counts, '')}, default {self.default}"
+
+    def __str__(self) -> str:
+        return f"{self.step}: {self.setting} ({self.because})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,9 +161,11 @@ class CpuStats:
         loop_s: CPU seconds of its stage loop. Near the window: one thread is the bottleneck.
         loop_delayed_s: Seconds in which that loop could have run but got no processor. More than `loop_s`: other
             programs take the processors. 0 where the system does not say.
-        workers_s: CPU seconds of the worker processes that are alive, since they were ready.
+        workers_s: CPU seconds of the worker processes, since they were ready; without those that died.
         workers_delayed_s: Seconds in which they could have run but got no processor.
         workers_busy_s: Seconds that all workers spent in tasks. Far more than the two above: their functions wait.
+        workers_ready_s: Seconds for which there were workers, summed over them. Near `workers_busy_s`: they are the
+            bottleneck.
     """
 
     cores: int = 1
@@ -166,6 +175,7 @@ class CpuStats:
     workers_s: float = 0.0
     workers_delayed_s: float = 0.0
     workers_busy_s: float = 0.0
+    workers_ready_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +186,11 @@ class ReadStats:
         bytes: Bytes that were received and kept.
         in_flight: Reads under way, on average, those that wait for their turn included.
         limit: The limit of requests in flight now.
-        retries: Attempts that followed a failure.
+        is_limit_given: Whether that is ``Options.max_requests_in_flight``, not what AUTOTUNE found.
+        first_byte_s: Half of the first bytes arrived within this time; 0 before enough were seen. Most of the time that
+            reads are under way: more of them at a time help, as long as the server bears it.
+        requests: Attempts, including those that failed.
+        retries: Attempts that followed a failure. A large part of `requests`: the server or the network fails.
         refused: Attempts that the server refused because there were too many.
         short_s: Seconds in which the pipeline could not read ahead because memory was short. Most of the time: the
             memory limit is the bottleneck.
@@ -187,6 +201,9 @@ class ReadStats:
     bytes: int = 0
     in_flight: float = 0.0
     limit: int = 0
+    is_limit_given: bool = False
+    first_byte_s: float = 0.0
+    requests: int = 0
     retries: int = 0
     refused: int = 0
     short_s: float = 0.0
@@ -200,14 +217,16 @@ class WorkersStats:
 
     Attributes:
         processes: Workers alive now.
+        most: The most that there may be.
         tasks: Tasks finished.
         in_flight: Tasks that workers hold now.
         waiting: Tasks for which no worker had room. Always zero: the workers are starved, look upstream.
         restarts: Workers that died and were replaced.
-        busy_s: Seconds that all of them spent in tasks. Near the wall time times `processes`: they are the bottleneck.
+        busy_s: Seconds that all of them spent in tasks.
     """
 
     processes: int
+    most: int
     tasks: int
     in_flight: int
     waiting: int

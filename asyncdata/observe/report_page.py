@@ -109,6 +109,7 @@ def _section(number: int, pipeline: PipelineProfile, *, is_open: bool) -> str:
         if key != "requests" or stats.fetch.get("requests")
     )
     held = [(each.name, *(f"{n / 1e6:,.1f}" for n in (each.used_bytes, each.most_bytes))) for each in pipeline.held]
+    settings = [(each.step, each.setting, each.because) for each in stats.knobs]
     found = f"epoch {pipeline.epoch}, {stats.window_s:,.1f} s: {verdict.step or verdict.cause}"
     plan = draw(stats.steps, stats.window_s, stats.elements, stats.consumer, verdict.step)
     return "\n".join(
@@ -124,6 +125,7 @@ def _section(number: int, pipeline: PipelineProfile, *, is_open: bool) -> str:
             f"<h2>Over time</h2>{charts}",
             f"<h2>Memory at its peak</h2>{_table(('held by', 'MB then', 'MB at most'), held)}" if held else "",
             "<h2>Reads from storage</h2>" + _table(("", ""), _reads(pipeline)) if stats.fetch.get("requests") else "",
+            "<h2>Found by AUTOTUNE</h2>" + _table(("step", "setting", "because"), settings) if settings else "",
             "<h2>Options</h2>" + _table(("option", "value"), pipeline.options.items()) if pipeline.options else "",
             "</details>",
         )

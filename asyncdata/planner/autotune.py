@@ -10,12 +10,13 @@ knob, waits until what had begun before has ended, measures, and keeps the new v
         the consumer waits for it now ──▶ take back, and rest
 
 Rests become longer each time, and end when the step's rate changes by itself. A value is never below the default, so
-the worst that a wrong decision costs is memory within a budget, and the time of a trial. No value changes elements,
-their order, or states.
+the worst that a wrong decision costs is memory within a budget, and the time of a trial. Only the number of workers
+begins with the most, and is lowered to what is in use. No value changes elements, their order, or states.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -24,7 +25,8 @@ _WAITING: Final = 0.02
 """A consumer that waits for less of its time is not held up."""
 _HELD: Final = 0.03
 """A knob is worth a trial if its step is awaited, and held back by it, for this part of the time."""
-_BUSY: Final = 0.95
+_SHORT: Final = 0.5
+"""A value below the default goes back to it if it is in the way for this part of one interval."""
 _PAYS: Final = 1.05
 _LOSES: Final = 0.97
 _BACK: Final = 0.75
@@ -42,16 +44,27 @@ class KnobRange:
     """Where a knob may stand.
 
     Attributes:
-        first: The default, and the least.
+        first: The default.
         most: The most.
+        least: The least; None: the default.
         factor: How many times the value a trial is.
         least_s: The shortest measurement.
+        raised_below: It is raised only while a smaller part of what it works on is in use.
+        lowered_below: It is lowered only while a smaller part is.
     """
 
     first: int
     most: int
+    least: int | None = None
     factor: int = 4
     least_s: float = 0.5
+    raised_below: float = 0.95
+    lowered_below: float = math.inf
+
+    @property
+    def lowest(self) -> int:
+        """The least value."""
+        return self.first if self.least is None else self.least
 
 
 CALLS: Final = KnobRange(first=16, most=256)
@@ -61,8 +74,18 @@ TIMES: Final = KnobRange(first=1, most=16, least_s=2.0)
 
 
 def tasks(workers: int) -> KnobRange:
-    """Tasks of worker processes or threads: at first two per worker, so that none waits for its next one."""
+    """Tasks of worker processes: at first two per worker, so that none waits for its next one."""
     return KnobRange(first=2 * workers, most=8 * workers, factor=2)
+
+
+def thread_tasks(threads: int) -> KnobRange:
+    """Tasks of threads, of which there are more than processors: at first one per thread."""
+    return KnobRange(first=max(2, threads), most=max(8, 4 * threads), factor=2)
+
+
+def workers(most: int) -> KnobRange:
+    """Worker processes: at first as many as there may be. That they are in use is no reason against more of them."""
+    return KnobRange(first=most, most=most, least=1, least_s=1.0, raised_below=math.inf, lowered_below=0.6)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +96,7 @@ class Use:
         done: Things that it has finished so far, of those that the knob counts.
         awaited: The part of the interval for which somebody waited for the step.
         held: The part for which its knob kept it from doing more.
-        busy: The used part of what it works on: its thread, or the workers.
+        busy: The part in use of what it works on: its thread, or the workers.
         bytes_each: Memory that one more at a time takes.
     """
 
@@ -136,13 +159,18 @@ class _Measure:
         self.waiting += interval.waiting * interval.seconds
         self.awaited += use.awaited * interval.seconds
         self.held += use.held * interval.seconds
-        self.busy = use.busy
+        self.busy += use.busy * interval.seconds
 
     def is_enough(self, value: int, least_s: float) -> bool:
         if self.begin is None:
             return False
         much = self.end - self.begin >= max(_LEAST_DONE, value // 2) and self.seconds >= least_s
         return much or self.seconds >= _MOST_S
+
+    @property
+    def is_of_work(self) -> bool:
+        """Whether anything was done; a pipeline that nobody asks for elements shows nothing."""
+        return self.begin is not None and self.end > self.begin
 
     @property
     def rate(self) -> float:
@@ -202,7 +230,7 @@ class Autotuner:
             bounds: Where it may stand.
             value: What was found for it earlier.
         """
-        start = bounds.first if value is None else min(max(value, bounds.first), max(bounds.most, bounds.first))
+        start = bounds.first if value is None else min(max(value, bounds.lowest), max(bounds.most, bounds.first))
         why = "the default" if start == bounds.first else "found in an earlier iteration"
         self._knobs[name] = _State(bounds, start, why)
         return start
@@ -224,6 +252,9 @@ class Autotuner:
         if interval.is_ramping:
             self._measure_anew()
             return {}
+        for name, state in knobs.items():
+            if self._is_short(state, interval.uses[name], interval):
+                return self._restore(name, state)
         if self._trial is not None:
             if self._trial.name not in knobs:
                 self._trial = None
@@ -270,18 +301,34 @@ class Autotuner:
             return None
         if state.rest_s and abs(measure.rate / max(state.rest_rate, 1e-9) - 1) > _CHANGED:
             state.rest_s, state.next_rest_s = 0.0, _REST_S
-        if state.rest_s or measure.busy >= _BUSY:
+        if state.rest_s or measure.share(measure.busy) >= state.bounds.raised_below:
             return None
         room = interval.room_bytes / max(interval.uses[name].bytes_each, 1.0)
         value = min(max(1, state.value) * state.bounds.factor, state.bounds.most, state.value + int(room))
         return value if value > state.value else None
 
     def _smaller(self, name: str, _interval: Interval) -> int | None:
-        """The value to be tried, if the knob is above its default for nothing."""
+        """The value to be tried, if the knob is above its least value for nothing."""
         state = self._knobs[name]
-        if state.calm_s < state.patience_s or state.value <= state.bounds.first:
+        measure, least = state.measure, state.bounds.lowest
+        if state.calm_s < state.patience_s or state.value <= least or not measure.is_of_work:
             return None
-        return max(state.bounds.first, int(state.value * _BACK))
+        if measure.share(measure.busy) >= state.bounds.lowered_below:
+            return None
+        return max(least, int(state.value * _BACK))
+
+    def _is_short(self, state: _State, use: Use, interval: Interval) -> bool:
+        """Whether a value below the default is plainly too small, so that there is nothing to measure."""
+        return state.value < state.bounds.first and min(interval.waiting, use.awaited, use.held) >= _SHORT
+
+    def _restore(self, name: str, state: _State) -> dict[str, int]:
+        self._trial = None
+        state.why = f"{state.value} were too few"
+        self._be_patient(state)
+        return self._set(name, state.bounds.first)
+
+    def _be_patient(self, state: _State) -> None:
+        state.patience_s, state.calm_s = min(4 * state.patience_s, _MOST_REST_S), 0.0
 
     def _turn(self, name: str, value: int) -> dict[str, int]:
         state = self._knobs[name]
@@ -321,8 +368,7 @@ class Autotuner:
         waits = measure.share(measure.waiting)
         is_held = self._score(trial.name) >= _WAITING and waits >= _WAITING
         if is_held and (gain < _LOSES or waits >= trial.waiting + _WAITING):
-            state.patience_s = min(4 * state.patience_s, _MOST_REST_S)
-            state.calm_s = 0.0
+            self._be_patient(state)
             state.why = f"{state.value} would be too few"
             return self._set(trial.name, trial.before)
         state.why = f"{state.value} are enough"

@@ -3,8 +3,8 @@
     stage ── reads value, counts what is done ── Knob ◀── turns ── Knobs ── every quarter of a second ──▶ Autotuner
                                                                      └── reads meters, the consumer's waits, memory
 
-What is decided, and why, is in `planner.autotune`; where steps run, in `runtime.placements`. A pipeline without knobs
-has no timer.
+What is decided, and why, is in `planner.autotune`; where steps run, in `runtime.placements`; how many workers there
+are, in `runtime.worker_count`. A pipeline without knobs has no timer.
 """
 
 from __future__ import annotations
@@ -18,11 +18,14 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 from asyncdata.observe.cpu_time import CpuTime, of_thread
 from asyncdata.observe.parts import KnobStats
 from asyncdata.observe.stopwatch import Stopwatch, clock
-from asyncdata.planner.autotune import Autotuner, Interval, KnobRange, Use
+from asyncdata.planner.autotune import Autotuner, Interval, KnobRange, Use, workers
+from asyncdata.runtime.life.runtime import Runtime
 from asyncdata.runtime.memory.budget import Budget
 from asyncdata.runtime.meter import Meter
 from asyncdata.runtime.placements import Placements
 from asyncdata.runtime.stage import Spawn
+from asyncdata.runtime.worker_count import WORKERS, WorkerCount
+from asyncdata.workers.stats import PoolLoad
 
 EVERY_S: Final = 0.25
 """Between two looks at the meters."""
@@ -93,7 +96,7 @@ class Knobs:
         spawn: Starts the task that turns them.
         budget: The pipeline's memory.
         requests: How many requests may be in flight now.
-        workers: How many worker processes there are or will be.
+        load: What worker processes have done.
         meters: Of all steps, by place in the plan.
         found: What earlier iterations found, by knob; what this one finds is entered.
 
@@ -106,7 +109,7 @@ class Knobs:
         spawn: Spawn,
         budget: Budget,
         requests: Callable[[], int],
-        workers: int,
+        load: Callable[[], PoolLoad],
         meters: Mapping[str, Meter],
         found: MutableMapping[str, int],
     ) -> None:
@@ -114,11 +117,13 @@ class Knobs:
         self._spawn = spawn
         self._budget = budget
         self._requests = requests
-        self._workers = max(1, workers)
+        self._load = load
+        self._meters = meters
         self._found = found
         self._tuner = Autotuner()
         self._places: dict[str, _Place] = {}
-        self._placements = Placements(self._workers, meters)
+        self._workers: WorkerCount | None = None
+        self._placements = Placements(meters)
         self._placed: dict[str, Knob] = {}
         self._task: asyncio.Task[None] | None = None
 
@@ -155,6 +160,18 @@ class Knobs:
             self._begin()
         return known
 
+    def count_workers(self, runtime: Runtime) -> None:
+        """Finds how many of the Runtime's worker processes the pipeline needs."""
+        if self._workers is None:
+            value = self._tuner.add(WORKERS, workers(runtime.num_workers), self._found.get(WORKERS))
+            self._workers = WorkerCount(runtime, self._meters, value)
+            self._begin()
+
+    def close(self) -> None:
+        """The pipeline has ended."""
+        if self._workers is not None:
+            self._workers.close()
+
     def _begin(self) -> None:
         if self._task is None:
             self._task = self._spawn(self._run())
@@ -178,32 +195,41 @@ class Knobs:
             )
             for name, place in list(self._places.items())
         )
-        return counted + self._placements.stats()
+        count = self._workers
+        found = () if count is None else (count.stats(self._tuner.why(WORKERS)),)
+        return counted + found + self._placements.stats()
 
     # --- turning -----------------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
         waited, cpu, requests, began = self.consumer_waits.seconds(), _loop_time(), self._requests(), clock()
         readings: dict[str, _Reading] = {}
+        load = self._load()
         while True:
             # Waits for nothing: a rate is measured over a length of time. The pipeline's end cancels this task.
             await asyncio.sleep(EVERY_S)
             now = clock()
             seconds = max(now - began, 1e-9)
             used = _loop_time().since(cpu)
-            busy = used.used_s / seconds
             waits = self.consumer_waits.seconds(now)
             waiting = min(1.0, (waits - waited) / seconds)
             limit = self._requests()
             is_ramping = not requests / _RAMPS <= limit <= requests * _RAMPS
             rests = is_ramping or self._tuner.is_trying
-            for name, value in self._placements.move(seconds, waiting * seconds, used, rests=rests).items():
+            load_before, load = load, self._load()
+            crew = load.since(load_before)
+            moved = self._placements.move(seconds, waiting * seconds, used, crew.ready_s, rests=rests)
+            for name, value in moved.items():
                 self._placed[name].value = self._found[name] = value
             before, readings = readings, {name: _read(place, now) for name, place in self._places.items()}
+            busy = used.used_s / seconds
+            uses = {name: self._use(name, before[name], readings[name], seconds, busy, crew) for name in before}
+            if self._workers is not None:
+                uses[WORKERS] = self._workers.use(load.tasks, crew, seconds, now)
             interval = Interval(
                 seconds=seconds,
                 waiting=waiting,
-                uses={name: self._use(name, before[name], readings[name], seconds, busy) for name in before},
+                uses=uses,
                 room_bytes=self._room_bytes(),
                 is_ramping=is_ramping or self._placements.is_trying,
             )
@@ -212,10 +238,12 @@ class Knobs:
             waited, cpu, began = waits, _loop_time(), now
             requests = limit if is_ramping else requests
 
-    def _use(self, name: str, before: _Reading, after: _Reading, seconds: float, loop_busy: float) -> Use:
+    def _use(
+        self, name: str, before: _Reading, after: _Reading, seconds: float, loop_busy: float, crew: PoolLoad
+    ) -> Use:
         place = self._places[name]
         copies = max(1, place.meter.alive.open)
-        in_workers = (after.calls - before.calls) / seconds / self._workers
+        in_workers = (after.calls - before.calls) / max(crew.ready_s, 1e-9)
         runs = place.meter.runs
         return Use(
             done=place.knob.done,
@@ -232,8 +260,12 @@ class Knobs:
         return max(0, self._budget.limit // _MEMORY_PART - int(taken))
 
     def _turn(self, name: str, value: int) -> None:
+        self._found[name] = value
+        if self._workers is not None and name == WORKERS:
+            self._workers.ask(value)
+            return
         place = self._places[name]
-        place.knob.value = self._found[name] = value
+        place.knob.value = value
         if place.counted == "calls":
             place.meter.parallel = value
 

@@ -43,12 +43,10 @@ class Placements:
     """See the module's text. Stage loop only, but for `stats`.
 
     Args:
-        workers: How many worker processes there are or will be.
         meters: Of all steps, by place in the plan.
     """
 
-    def __init__(self, workers: int, meters: Mapping[str, Meter]) -> None:
-        self._workers = workers
+    def __init__(self, meters: Mapping[str, Meter]) -> None:
         self._meters = meters
         self._placed: dict[str, _Placed] = {}
         self._works: dict[Meter, _Work] = {}
@@ -80,13 +78,14 @@ class Placements:
             for meter, placement in list(self._placed.values())
         )
 
-    def move(self, seconds: float, waiting_s: float, loop: CpuTime, *, rests: bool) -> dict[str, int]:
+    def move(self, seconds: float, waiting_s: float, loop: CpuTime, workers_s: float, *, rests: bool) -> dict[str, int]:
         """Lets every step decide; returns those that move now, and where to.
 
         Args:
             seconds: Since the last call.
             waiting_s: For which the consumer waited.
             loop: What the loop used.
+            workers_s: Seconds that workers were there for, summed over them.
             rests: Whether rates change for other reasons.
         """
         moved: dict[str, int] = {}
@@ -106,7 +105,7 @@ class Placements:
                 loop_s=loop.used_s,
                 delayed_s=loop.delayed_s,
                 own_s=work.calls_s,
-                workers=busy_s / seconds / self._workers,
+                workers=busy_s / max(workers_s, 1e-9),
             )
             is_turn_of_others = self.is_trying and not placement.is_trying
             if placement.decide(look, rests=rests or is_turn_of_others):

@@ -16,7 +16,7 @@ from asyncdata.memory.advance import BEGINNING, State
 from asyncdata.observe.parts import SkippedStats
 from asyncdata.observe.stopwatch import Stopwatch
 from asyncdata.observe.trace_ring import PipelineTrace
-from asyncdata.options import ErrorPolicy, Options, Storage, merged, merged_storage
+from asyncdata.options import AUTOTUNE, ErrorPolicy, Options, Storage, merged, merged_storage
 from asyncdata.plan.node import Node
 from asyncdata.planner.autotune import KnobRange
 from asyncdata.planner.shards import NOTHING_BEHIND, Behind
@@ -120,7 +120,7 @@ class Services:
         self.io: Io = runtime.io
         self.threads = runtime.threads
         self.meters: dict[str, Meter] = {}
-        self.knobs = Knobs(spawn, budget, lambda: runtime.io.fetcher.window, runtime.num_workers, self.meters, found)
+        self.knobs = Knobs(spawn, budget, lambda: runtime.io.fetcher.window, runtime.pool_load, self.meters, found)
         self.sources = SourceTable()
         self._before = start.before
         self.listings = Listings(start.before.listings)
@@ -273,6 +273,8 @@ class Services:
             )
             self._by_program[place, body] = process
             self._programs.append(process)
+            if self.runtime.options.num_workers == AUTOTUNE:
+                self.knobs.count_workers(self.runtime)
             self.spawn(process.warm())
         return process
 
@@ -293,6 +295,7 @@ class Services:
         for account in self._accounts.values():
             self.budget.close(account)
         self._accounts.clear()
+        self.knobs.close()
         for executor in self._programs:
             executor.close()
         self._programs.clear()

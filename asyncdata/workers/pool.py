@@ -7,6 +7,8 @@ The pool knows nothing about records or batches. Invariants:
 
 - ``run`` returns or raises only when no worker uses the memory of the call any more: its reply has arrived, the task
   was taken back before it began, or the process that ran it is gone.
+- There are as many workers as calls at a time, within a limit (see ``workers.demand``). One beyond the limit ends when
+  it is idle; no call is taken from it.
 - A task whose worker dies runs again in another worker, from the start, ``retries`` times. Tasks that only waited in
   the dead worker move on without being counted. Every dead worker is replaced; if new ones die before they are ready,
   the delay grows (see ``workers.starts``), and calls that only wait for a worker end with an error.
@@ -29,12 +31,14 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from asyncdata.errors import CloseTimeoutError, PipelineClosedError, PipelineError, WorkerDiedError, refused
-from asyncdata.observe.cpu_time import of_process
+from asyncdata.observe.cpu_time import CpuTime, of_process
 from asyncdata.observe.line_table import Lines, together
+from asyncdata.observe.stopwatch import Stopwatch
 from asyncdata.observe.trace_ring import TraceRing
 from asyncdata.workers import messages
 from asyncdata.workers.call import DIED, STOPPED, Call, OverdueError
 from asyncdata.workers.channel import has_seqpacket
+from asyncdata.workers.demand import Demand
 from asyncdata.workers.dispatch import Dispatcher
 from asyncdata.workers.failure import decode_failure
 from asyncdata.workers.known_programs import Registry
@@ -43,7 +47,7 @@ from asyncdata.workers.overtime import Overtime
 from asyncdata.workers.process import Process
 from asyncdata.workers.spawn import Launched, Spawner, SpawnPlan, absolute_path, launch
 from asyncdata.workers.starts import Starts
-from asyncdata.workers.stats import PoolStats
+from asyncdata.workers.stats import PoolLoad, PoolStats
 from asyncdata.workers.worker import Worker
 
 Grant = Callable[[int, int], Awaitable[tuple[int, int]]]
@@ -61,7 +65,8 @@ class WorkerPool:
     Args:
         arena_fd: Descriptor of the shared arena; stays the caller's and must stay open until ``aclose`` is done.
         arena_bytes: Length of the arena; workers map all of it, which costs nothing until it is touched.
-        num_workers: Number of processes, at least 1.
+        num_workers: The most processes, at least 1.
+        first: Processes that ``start`` starts, the others when there are more calls; None: all.
         depth: Tasks per worker under way, the running one included. 2 hides the hand-off behind the running task.
         handler: ``module:function`` that runs a task in the worker:
             ``handler(arena, program, payload, need, mark) -> bytes``.
@@ -79,6 +84,7 @@ class WorkerPool:
         arena_fd: int,
         arena_bytes: int,
         num_workers: int,
+        first: int | None = None,
         depth: int = 2,
         handler: str = "asyncdata.workers.program:execute",
         close_timeout_s: float = 10.0,
@@ -91,7 +97,7 @@ class WorkerPool:
             raise ValueError(f"num_workers must be at least 1, not {num_workers}")
         if depth < 1:
             raise ValueError(f"depth must be at least 1, not {depth}")
-        self._num_workers = num_workers
+        self._demand = Demand(num_workers if first is None else first, num_workers)
         self._close_timeout_s = close_timeout_s
         self._retries = retries
         self._plan = SpawnPlan(
@@ -107,6 +113,7 @@ class WorkerPool:
         self._spawner = Spawner("asyncdata-spawner")
         self._spawning: set[asyncio.Future[Launched]] = set()
         self._workers: dict[Worker, None] = {}
+        self._leaving: set[Worker] = set()  # which there were more of than wanted
         self._dispatcher = Dispatcher(depth)
         self._programs = Registry()
         self._names = itertools.count()
@@ -121,6 +128,8 @@ class WorkerPool:
         self._closed: asyncio.Future[None] | None = None
         self._tasks_done = 0
         self._busy_ns = 0
+        self._ready = Stopwatch()
+        self._left: dict[int, CpuTime] = {}
         self._deaths = 0
         self._last_death = ""
         self._sample_s = 0.0
@@ -130,7 +139,7 @@ class WorkerPool:
     # --- life
 
     async def start(self) -> None:
-        """Starts all processes, without waiting until they are ready; the loop is held for less than 2 ms at a time."""
+        """Starts the first processes, without waiting until they are ready; holds the loop for under 2 ms at a time."""
         self._check_usable(started=False)
         self._loop = asyncio.get_running_loop()
         self._replenish()
@@ -142,7 +151,7 @@ class WorkerPool:
         self._check_usable()
 
         def is_settled() -> bool:
-            all_ready = len(self._workers) == self._num_workers and all(worker.ready for worker in self._workers)
+            all_ready = self._missing <= len(self._spawning) == 0 and all(worker.ready for worker in self._workers)
             return all_ready or self._starts.hopeless or self._closing
 
         await self._until(is_settled)
@@ -260,7 +269,8 @@ class WorkerPool:
         """Lets pool and workers drop a program; no call of it may be under way. Unknown numbers are ignored."""
         if self._programs.remove(program_id):
             for worker in self._workers:
-                worker.forget(program_id)
+                if not worker.closing:
+                    worker.forget(program_id)
 
     async def run(self, program_id: int, payload: bytes, *, grant: Grant) -> bytes:
         """Runs one task in the least loaded worker; see the module for what holds when it returns.
@@ -284,6 +294,8 @@ class WorkerPool:
         """
         self._check_usable()
         call = Call(self._programs[program_id], payload)
+        if self._demand.begin():
+            self._replenish()
         self._overtime.begin(call.program.limit_s)
         try:
             self._submit(call)
@@ -297,6 +309,7 @@ class WorkerPool:
                 self._conclude(call, kind, value)
                 self._submit(call, again=True)
         finally:
+            self._demand.end()
             self._overtime.end(call.program.limit_s)
             if call.deadline is not None:
                 call.deadline.cancel()
@@ -388,13 +401,34 @@ class WorkerPool:
 
     # --- what workers do
 
+    def limit(self, most: int) -> None:
+        """Changes the most processes that there may be; those beyond it end when they are idle."""
+        grows = self._demand.limit(most)
+        for worker in reversed(list(self._workers)):
+            self._let_go(worker)
+        if grows and self._loop is not None:
+            self._replenish()
+        self._notify()
+
+    @property
+    def _missing(self) -> int:
+        """Workers that are wanted and not there, nor on their way; negative if there are more."""
+        return self._demand.wanted - (len(self._workers) - len(self._leaving)) - len(self._spawning)
+
+    def _let_go(self, worker: Worker) -> None:
+        """Ends an idle worker of which there are more than wanted."""
+        if self._missing < 0 and worker.ready and not (worker.flight or worker.closing or self._closing):
+            self._leaving.add(worker)
+            self._left[worker.pid] = of_process(worker.pid).since(worker.before)
+            self._ready.end()
+            self._dismiss(worker)
+
     def _replenish(self) -> None:
         """Starts workers in place of those that are missing: now, or later where they fail to start."""
         if self._next_start is not None:
             self._next_start.cancel()
         starting = len(self._spawning) + sum(not worker.ready for worker in self._workers)
-        missing = self._num_workers - len(self._workers) - len(self._spawning)
-        count, delay_s = self._starts.plan(missing=missing, starting=starting)
+        count, delay_s = self._starts.plan(missing=max(0, self._missing), starting=starting)
         if delay_s:
             self._next_start = asyncio.get_running_loop().call_later(delay_s, self._start, count)
         else:
@@ -446,12 +480,14 @@ class WorkerPool:
         if kind == messages.READY:
             worker.ready = True
             worker.before = of_process(worker.pid)
+            self._ready.begin()
             if self._sample_s:
                 worker.sample(self._sample_s)
             self._note_tasks_of(worker)
             self._starts.succeed()
             self._replenish()
             self._dispatcher.supply(worker)
+            self._let_go(worker)
             self._notify()
             return
         if ticket == 0:
@@ -460,6 +496,7 @@ class WorkerPool:
         call = self._dispatcher.finish(worker, ticket)
         if call is None:
             return
+        self._let_go(worker)
         if worker.spans is not None:
             worker.spans.ended(ticket, call.program.label, failed=kind == messages.FAILED)
         if kind == messages.WITHDRAWN and not call.withdrawn:
@@ -489,7 +526,7 @@ class WorkerPool:
                 f"{worker.describe()} was still in user code {self._close_timeout_s:g} s after the pool was "
                 f"closed, and was killed. {worker.crash_text() or 'It left no stack.'}"
             )
-        if not self._closing:
+        if not self._closing and worker not in self._leaving:
             self._deaths += 1
             self._last_death = f"{worker.describe()} {how}"
             _LOGGER.warning("%s", self._last_death)
@@ -504,7 +541,10 @@ class WorkerPool:
         if worker.spans is not None:
             for ticket, call in worker.flight.items():
                 worker.spans.ended(ticket, call.program.label, killed=True)
+        if worker.ready and worker not in self._leaving:
+            self._ready.end()
         del self._workers[worker]
+        self._leaving.discard(worker)
         self._overdue.discard(worker)
         self._dispatcher.bury(worker, worker.death(how))
         worker.close()
@@ -513,14 +553,14 @@ class WorkerPool:
         """Has all workers, those to come as well, look at their stacks every so many seconds; 0: not any more."""
         self._sample_s = every_s
         for worker in self._workers:
-            if worker.ready:
+            if worker.ready and not worker.closing:
                 worker.sample(every_s)
 
     def note_tasks(self, ring: TraceRing | None) -> None:
         """Has all workers, those to come as well, note their tasks for spans in a ring; None: not any more."""
         self._ring = ring
         for worker in self._workers:
-            if worker.ready:
+            if worker.ready and not worker.closing:
                 self._note_tasks_of(worker)
 
     def _note_tasks_of(self, worker: Worker) -> None:
@@ -531,9 +571,14 @@ class WorkerPool:
         """Where user functions spent their time while workers were sampled. Any thread may ask."""
         return together(self._lines_of_the_gone, *(worker.lines for worker in list(self._workers)))
 
+    def load(self) -> PoolLoad:
+        """What it has done. Any thread may ask."""
+        return PoolLoad(self._tasks_done, self._busy_ns / 1e9, self._ready.seconds(), self._demand.short.seconds())
+
     def stats(self) -> PoolStats:
         """A snapshot. Any thread may ask."""
-        workers = list(self._workers)  # at one stroke: others come and go meanwhile
+        # At one stroke: others come and go meanwhile.
+        workers = [worker for worker in list(self._workers) if worker not in self._leaving]
         return PoolStats(
             tasks=self._tasks_done,
             in_flight=sum(len(worker.flight) for worker in workers),
@@ -541,5 +586,7 @@ class WorkerPool:
             deaths=self._deaths,
             last_death=self._last_death,
             busy_s=self._busy_ns / 1e9,
+            ready_s=self._ready.seconds(),
+            left=dict(self._left),
             workers=tuple(worker.stats() for worker in workers),
         )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from asyncdata.observe.cpu_time import CpuTime
 
@@ -31,6 +33,31 @@ class WorkerStats:
     cpu: CpuTime = CpuTime()  # noqa: RUF009 -- a tuple, which nothing changes
 
 
+class PoolLoad(NamedTuple):
+    """What a pool has done, in sums since the start that cost nothing to read.
+
+    Attributes:
+        tasks: Tasks finished.
+        busy_s: Seconds spent in them by all workers.
+        ready_s: Seconds that workers were there for, summed over them.
+        short_s: Seconds in which a call had to wait for one.
+    """
+
+    tasks: int = 0
+    busy_s: float = 0.0
+    ready_s: float = 0.0
+    short_s: float = 0.0
+
+    def since(self, before: PoolLoad) -> PoolLoad:
+        """What came later."""
+        return PoolLoad(
+            self.tasks - before.tasks,
+            self.busy_s - before.busy_s,
+            self.ready_s - before.ready_s,
+            self.short_s - before.short_s,
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolStats:
     """A pool of workers; counts are since the start, replaced workers included.
@@ -42,6 +69,8 @@ class PoolStats:
         deaths: Workers that ended without being told to.
         last_death: How the latest of them ended; empty if none did.
         busy_s: Seconds spent in tasks by all workers.
+        ready_s: Seconds that workers were there for, summed over them.
+        left: What those used of the processors that were ended because there were too many, by process id.
         workers: The workers alive now.
     """
 
@@ -51,6 +80,8 @@ class PoolStats:
     deaths: int
     last_death: str
     busy_s: float
+    ready_s: float
+    left: Mapping[int, CpuTime]
     workers: tuple[WorkerStats, ...]
 
 

@@ -27,6 +27,7 @@ pytestmark = pytest.mark.slow
         pytest.param(("state_rate",), 4, marks=pytest.mark.soak),
         pytest.param(("latency_hiding",), 2, marks=pytest.mark.soak),
         pytest.param(("autotune", "--only", "sleeping async map", "tiny records"), 2, marks=pytest.mark.soak),
+        pytest.param(("predicted_rates", "--only", "async map", "source"), 2, marks=pytest.mark.soak),
         pytest.param(("range_read", "--only", "http", "paced"), 16, marks=pytest.mark.soak),
         pytest.param(("range_read", "--only", "tls"), 14, marks=pytest.mark.soak),
         pytest.param(("range_read", "--only", "receivers"), 6, marks=pytest.mark.soak),

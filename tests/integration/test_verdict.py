@@ -158,6 +158,17 @@ def test_a_narrow_link_is_found() -> None:
         records(server, 24, 100_000)
         stats = from_bucket(server, 8, 100_000, max_requests_in_flight=4)
     assert stats.verdict.cause == "link", stats
+    assert "Store less" in stats.verdict.action, stats
+
+
+def test_too_few_requests_at_a_time_are_found() -> None:
+    """As many as are allowed, each of which mostly waits for its first byte."""
+    profile = Profile(latency=Latency(kind="fixed", median_s=0.1))
+    with FakeGCS(buckets=["bucket"], profile=profile) as server:
+        records(server, 40, 1000)
+        stats = from_bucket(server, 16, 1000, max_requests_in_flight=2)
+    assert stats.verdict.cause == "link", stats
+    assert "max_requests_in_flight=8" in stats.verdict.action, stats
 
 
 def test_a_server_that_refuses_is_found() -> None:
@@ -167,6 +178,15 @@ def test_a_server_that_refuses_is_found() -> None:
         records(server, 24, 1000)
         stats = from_bucket(server, 4, 1000)
     assert stats.verdict.cause == "throttled", stats
+
+
+def test_a_server_that_fails_is_found() -> None:
+    """Every other request is answered with an error; reading more files at a time would not help."""
+    profile = Profile(rules=(Rule(fault=Fault(kind="status", status=503), every=2),))
+    with FakeGCS(buckets=["bucket"], profile=profile) as server:
+        records(server, 24, 1000)
+        stats = from_bucket(server, 4, 1000)
+    assert stats.verdict.cause == "failing", stats
 
 
 def test_a_small_memory_limit_is_found() -> None:

@@ -12,7 +12,7 @@ from asyncdata.observe.parts import ConsumerStats, CpuStats, ReadStats, StepStat
 from asyncdata.observe.snapshot import PipelineStats
 
 STARVED = ConsumerStats(wait_s=9.0, step_s=1.0, first_wait_s=0.1, median_wait_s=0.1, p90_wait_s=0.2, p99_wait_s=0.3)
-WORKERS = WorkersStats(processes=4, tasks=100, in_flight=8, waiting=0, restarts=0, busy_s=99.0)
+WORKERS = WorkersStats(processes=4, most=4, tasks=100, in_flight=8, waiting=0, restarts=0, busy_s=99.0)
 READS = ReadStats(bytes=10**8, in_flight=2.0, limit=24)
 
 
@@ -43,7 +43,9 @@ POOLED = step("map", workers_s=9.0, runs="process", parallel=8, ahead=True, call
 ASYNC = step("map", workers_s=9.0, runs="coroutine", parallel=3, ahead=True)
 THREADED = step("map", workers_s=9.0, runs="thread", parallel=8, ahead=True)
 STORED = step("read", input_s=9.0)
-BUSY = CpuStats(cores=4, process_s=1.0, loop_s=1.0, workers_s=35.0, workers_delayed_s=1.0, workers_busy_s=38.0)
+BUSY = CpuStats(
+    cores=4, process_s=1.0, loop_s=1.0, workers_s=35.0, workers_delayed_s=1.0, workers_busy_s=38.0, workers_ready_s=40.0
+)
 
 CASES: dict[str, tuple[str, str, str, tuple[StepStats, ...], dict[str, Any]]] = {
     "workers, all processors": ("workers", "map", "cache()", (WAITING, POOLED, SOURCE), {"cpu": BUSY}),
@@ -83,7 +85,23 @@ CASES: dict[str, tuple[str, str, str, tuple[StepStats, ...], dict[str, Any]]] = 
         (WAITING, THREADED, SOURCE),
         {"cpu": CpuStats(cores=4, process_s=0.2, loop_s=0.1)},
     ),
+    "few threads for many calls": (
+        *("calls", "map", "Raise Options(num_threads"),
+        (WAITING, dataclasses.replace(THREADED, calls_s=38.0), SOURCE),
+        {"cpu": CpuStats(cores=4, process_s=0.2, loop_s=0.1)},
+    ),
     "an inline function": ("loop", "map", "AUTOTUNE", (WAITING, step("map", working_s=9.0), SOURCE), {}),
+    "a predicate": ("loop", "filter", "in front of it", (WAITING, step("filter", working_s=9.0), SOURCE), {}),
+    "coroutines that compute": (
+        *("blocked_loop", "map", "computes"),
+        (WAITING, dataclasses.replace(ASYNC, parallel=64), SOURCE),
+        {"cpu": CpuStats(cores=4, loop_s=9.0, loop_delayed_s=0.5)},
+    ),
+    "coroutines on a busy machine": (
+        *("machine", "map", "Stop other programs"),
+        (WAITING, ASYNC, SOURCE),
+        {"cpu": CpuStats(cores=4, loop_s=2.0, loop_delayed_s=7.5)},
+    ),
     "a parser on the loop": (
         *("loop", "map", "Parse fewer features"),
         (WAITING, step("map", working_s=9.0, calls_s=8.0), SOURCE),
@@ -117,10 +135,25 @@ CASES: dict[str, tuple[str, str, str, tuple[StepStats, ...], dict[str, Any]]] = 
         (WAITING, STORED),
         {"reads": dataclasses.replace(READS, refused=30, retries=31)},
     ),
+    "a server that fails": (
+        *("failing", "read", "fetch['failures']"),
+        (WAITING, STORED),
+        {"reads": dataclasses.replace(READS, requests=100, retries=40)},
+    ),
     "a narrow link": (
         *("link", "read", "cache()"),
         (WAITING, STORED),
         {"reads": dataclasses.replace(READS, in_flight=23)},
+    ),
+    "a distant server, few requests": (
+        *("link", "read", "max_requests_in_flight=96"),
+        (WAITING, STORED),
+        {"reads": dataclasses.replace(READS, in_flight=23, requests=2000, first_byte_s=0.1, is_limit_given=True)},
+    ),
+    "a distant server": (
+        *("link", "read", "AUTOTUNE allows more"),
+        (WAITING, STORED),
+        {"reads": dataclasses.replace(READS, in_flight=23, requests=2000, first_byte_s=0.1)},
     ),
     "a loop that receives all it can": (
         *("receivers", "read", "receivers=4"),
@@ -143,6 +176,11 @@ CASES: dict[str, tuple[str, str, str, tuple[StepStats, ...], dict[str, Any]]] = 
         (WAITING, POOLED),
         {"consumer": ConsumerStats(wait_s=0.2, step_s=9.8, first_wait_s=0.1)},
     ),
+    "a consumer that had to wait for workers at first": (
+        *("consumer", "", ""),
+        (WAITING, dataclasses.replace(POOLED, startup_s=0.3)),
+        {"consumer": ConsumerStats(wait_s=0.4, step_s=9.6, first_wait_s=0.35)},
+    ),
     "nothing yet": ("unknown", "", "", (WAITING, POOLED), {"elements": 0}),
 }
 
@@ -156,6 +194,12 @@ def test_the_cause_the_step_and_the_action_follow_from_the_numbers(case: str) ->
     assert action in found.action
     assert bool(found.action) == bool(action)
     assert found.sentence.endswith(".")
+
+
+def test_the_share_of_a_step_is_that_of_all_its_copies() -> None:
+    """Four files take turns on one thread."""
+    found = verdict(WAITING, step("map", working_s=2.2, copies=4.0), SOURCE)
+    assert "it worked 88 % of it" in found.sentence
 
 
 def test_a_step_that_keeps_the_loop_to_itself_is_not_blamed_on_others() -> None:
@@ -183,6 +227,7 @@ AHEAD = step("prefetch", input_s=10.0, ahead=True)
         pytest.param((WORKING, step("map", working_s=6.0)), 1.0, 10 / 7, id="in turn"),
         pytest.param((AHEAD, dataclasses.replace(AHEAD, runs="coroutine"), STORED), 1.0, 2.0, id="ahead"),
         pytest.param((step("map", working_s=10.0),), 8.0, 10 / 8, id="consumer next"),
+        pytest.param((step("batch", working_s=1.0),), 4.0, 10 / 9.5, id="little to save"),
         pytest.param(
             (
                 step("batch", working_s=2.0, input_s=8.0),

@@ -67,6 +67,17 @@ def test_it_stands_alone(report: ProfileReport) -> None:
     assert json.loads(embedded) == json.loads(report.to_json())
 
 
+def test_settings_that_were_found_are_shown_with_their_reasons() -> None:
+    """What AUTOTUNE came to, and why; where nothing is found nothing is said."""
+    with ad.profile() as profile:
+        for ds in (ad.Dataset.range(3).prefetch(ad.AUTOTUNE), ad.Dataset.range(3)):
+            assert list(ds) == [0, 1, 2]
+    html = profile.report().to_html()
+    assert html.count("<h2>Found by AUTOTUNE</h2>") == 1
+    assert "1 times the usual elements, default 1" in html
+    assert "<td>the default</td>" in html
+
+
 def test_the_numbers_are_there_without_scripts(report: ProfileReport) -> None:
     """Verdict, figures and tables are text of the page."""
     html = report.to_html()

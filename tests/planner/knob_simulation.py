@@ -3,8 +3,9 @@
     source ─▶ step (calls or files at a time) ─▶ queue ─▶ … ─▶ queue ─▶ consumer
 
 A step passes on what its calls finish: so many at a time, each of which takes so long; no more than its server, the
-link, the processors and the stage loop let through. What a new setting brings comes after the time of a call. Nothing
-here knows how the tuner decides; it knows what meters would show.
+link, the processors, the workers and the stage loop let through. What a new setting brings comes after the time of a
+call, and more workers come when they have started. Nothing here knows how the tuner decides; it knows what meters would
+show.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
-from asyncdata.planner.autotune import Autotuner, Interval, KnobRange, Use
+from asyncdata.planner.autotune import Autotuner, Interval, KnobRange, Use, workers
 
 STEP_S: Final = 0.05
 TICK_S: Final = 0.25
+WORKERS: Final = -1
+"""Names the number of workers, as other numbers name steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +35,7 @@ class Step:
         most: Rows per second that its server or its link lets through.
         loop_s: Seconds of the stage loop per row.
         cpu_s: Seconds of worker processes per row.
+        asleep_s: Seconds per row for which a worker waits without a processor.
         queue: Rows that wait behind it, by the knob's value.
         nbytes: Of what one more at a time holds.
         bursts: Whether what waits behind it is what the knob is about.
@@ -43,9 +47,15 @@ class Step:
     most: float = math.inf
     loop_s: float = 0.0
     cpu_s: float = 0.0
+    asleep_s: float = 0.0
     queue: Callable[[int], float] = float
     nbytes: int = 1000
     bursts: bool = False
+
+    @property
+    def worker_s(self) -> float:
+        """Seconds of a worker per row."""
+        return self.cpu_s + self.asleep_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +68,8 @@ class Workload:
         consumer_s: Of the consumer's work on a row.
         pause: Of each so many seconds the consumer pauses a part.
         cores: Processors for worker processes.
+        workers: The most of them; 0: their number is not what this is about.
+        start_s: Until a worker has started.
         room_bytes: Memory that the knobs may take.
     """
 
@@ -66,6 +78,8 @@ class Workload:
     consumer_s: float = 0.0
     pause: tuple[float, float] = (1.0, 0.0)
     cores: int = 2
+    workers: int = 0
+    start_s: float = 0.6
     room_bytes: int = 1 << 30
 
 
@@ -99,6 +113,8 @@ def run(workload: Workload, seconds: float, seed: int, fixed: Mapping[int, int] 
     """Runs a workload with the tuner, or with fixed values by step (defaults for those not named)."""
     rng = Random(seed)
     knobs = {number: step.bounds for number, step in enumerate(workload.steps) if step.bounds is not None}
+    if workload.workers:
+        knobs[WORKERS] = workers(workload.workers)
     values = {number: bounds.first for number, bounds in knobs.items()} | dict(fixed or {})
     tuner = Autotuner()
     for number, bounds in knobs.items():
@@ -109,12 +125,16 @@ def run(workload: Workload, seconds: float, seed: int, fixed: Mapping[int, int] 
     seen = [_Seen() for _ in range(count)]
     total = [0.0] * count
     waited = 0.0
+    there = float(values.get(WORKERS, 0))
+    tasks = 0.0
     outcome = Outcome()
     ticks = round(TICK_S / STEP_S)
     for at in range(round(seconds / STEP_S)):
         now = at * STEP_S
         steps = workload.later if workload.later and now >= seconds / 2 else workload.steps
-        could = _speeds(steps, values, workload.cores)
+        wished = values.get(WORKERS, 0)
+        there = min(wished, there + workload.workers * STEP_S / workload.start_s)
+        could = _speeds(steps, values, workload.cores, there if workload.workers else math.inf)
         noise = [rng.lognormvariate(0, 0.06) for _ in steps]
         for number, step in enumerate(steps):
             speed[number] += (could[number] - speed[number]) * min(1.0, STEP_S / max(step.latency_s, STEP_S))
@@ -126,13 +146,17 @@ def run(workload: Workload, seconds: float, seed: int, fixed: Mapping[int, int] 
         )
         outcome.rows.append(moved)
         waited += waits
-        held_bytes = sum(values[n] * steps[n].nbytes for n in knobs)
+        held_bytes = sum(values[n] * steps[n].nbytes for n in knobs if n != WORKERS)
         outcome.most_bytes = max(outcome.most_bytes, held_bytes)
         if (at + 1) % ticks == 0:
             uses = {}
             loop_busy = sum(step.loop_s * found.done for step, found in zip(steps, seen, strict=True)) / TICK_S
             cpu_busy = sum(step.cpu_s * found.done for step, found in zip(steps, seen, strict=True)) / TICK_S
             for number in knobs:
+                if number == WORKERS:
+                    tasks += sum(found.done for step, found in zip(steps, seen, strict=True) if step.worker_s)
+                    uses[str(number)] = _use_of_workers(steps, seen, tasks, values[WORKERS], ticks)
+                    continue
                 found = seen[number]
                 total[number] += found.done
                 uses[str(number)] = Use(
@@ -141,7 +165,9 @@ def run(workload: Workload, seconds: float, seed: int, fixed: Mapping[int, int] 
                     held=(found.full if steps[number].bursts else found.held) / ticks,
                     busy=max(
                         loop_busy if steps[number].loop_s else 0.0,
-                        cpu_busy / workload.cores if steps[number].cpu_s else 0.0,
+                        cpu_busy / min(workload.cores, values.get(WORKERS, workload.cores))
+                        if steps[number].cpu_s
+                        else 0.0,
                     ),
                     bytes_each=steps[number].nbytes,
                 )
@@ -159,7 +185,19 @@ def run(workload: Workload, seconds: float, seed: int, fixed: Mapping[int, int] 
     return outcome
 
 
-def _speeds(steps: Sequence[Step], values: Mapping[int, int], cores: int) -> list[float]:
+def _use_of_workers(steps: Sequence[Step], seen: Sequence[_Seen], done: float, there: int, ticks: int) -> Use:
+    """What the pool and the steps that it works for show."""
+    users = [(step, found) for step, found in zip(steps, seen, strict=True) if step.worker_s]
+    busy = sum(step.worker_s * found.done for step, found in users) / TICK_S / there
+    return Use(
+        done=int(done),
+        awaited=max(found.awaited for _, found in users) / ticks,
+        held=max(found.held for _, found in users) / ticks,
+        busy=busy,
+    )
+
+
+def _speeds(steps: Sequence[Step], values: Mapping[int, int], cores: int, workers: float) -> list[float]:
     """Rows per second that each step could pass on, where all of them are asked for as much as possible."""
     each = [
         min(
@@ -171,7 +209,11 @@ def _speeds(steps: Sequence[Step], values: Mapping[int, int], cores: int) -> lis
     # Processors are shared by those that compute, at the rate of the slowest.
     rate = min(each)
     found = list(each)
-    for costs, there in (([step.loop_s for step in steps], 1.0), ([step.cpu_s for step in steps], float(cores))):
+    for costs, there in (
+        ([step.loop_s for step in steps], 1.0),
+        ([step.cpu_s for step in steps], float(cores)),
+        ([step.worker_s for step in steps], workers),
+    ):
         used = sum(cost * rate for cost in costs)
         if used > there:
             found = [min(own, rate * there / used) if cost else own for own, cost in zip(found, costs, strict=True)]

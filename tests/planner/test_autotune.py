@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
-from asyncdata.planner.autotune import CALLS, TIMES, Autotuner, Interval, KnobRange, Use, tasks
-from tests.planner.knob_simulation import Step, Workload, run
+from asyncdata.planner.autotune import CALLS, TIMES, Autotuner, Interval, KnobRange, Use, tasks, workers
+from tests.planner.knob_simulation import WORKERS, Step, Workload, run
 from tests.samples import samples
 
 SECONDS = 40.0
@@ -54,7 +54,28 @@ WORKLOADS = {
         later=[Step(bounds=CALLS, latency_s=0.01, loop_s=5e-4)],
         consumer_s=0.001,
     ),
+    "decode-bound, sixteen workers": Workload(
+        steps=[Step(bounds=tasks(16), latency_s=0.004, cpu_s=0.004)], cores=16, workers=16
+    ),
+    "workers that wait": Workload(steps=[Step(bounds=tasks(16), latency_s=0.05, asleep_s=0.05)], workers=16),
+    "decoding for a consumer": Workload(
+        steps=[Step(bounds=tasks(16), latency_s=0.004, cpu_s=0.004)], cores=16, workers=16, consumer_s=0.0012
+    ),
+    "decoding behind a link": Workload(
+        steps=[Step(latency_s=0.05, beside=100, most=300), Step(bounds=tasks(16), latency_s=0.008, cpu_s=0.008)],
+        cores=16,
+        workers=16,
+    ),
+    "decoding becomes dear": Workload(
+        steps=[Step(bounds=tasks(16), latency_s=0.004, cpu_s=0.004)],
+        later=[Step(bounds=tasks(16), latency_s=0.018, cpu_s=0.018)],
+        cores=16,
+        workers=16,
+        consumer_s=0.0012,
+    ),
 }
+ENOUGH_WORKERS = {"decoding for a consumer": 4, "decoding behind a link": 3}
+"""What is used of sixteen."""
 
 
 def sweep(workload: Workload) -> list[dict[int, int]]:
@@ -64,6 +85,8 @@ def sweep(workload: Workload) -> list[dict[int, int]]:
         for number, step in enumerate(workload.steps)
         if step.bounds is not None
     ]
+    if workload.workers:
+        ranges.append((WORKERS, [2**power for power in range(workload.workers.bit_length())]))
     return [
         {number: value for (number, _), value in zip(ranges, chosen, strict=True)}
         for chosen in itertools.product(*(values for _, values in ranges))
@@ -95,11 +118,39 @@ def test_it_loses_nothing_to_the_defaults(name: str) -> None:
         assert run(workload, SECONDS, seed).rate(0, SECONDS) >= 0.97 * default, seed
 
 
+@pytest.mark.parametrize("name", ENOUGH_WORKERS)
+def test_workers_that_bring_nothing_are_given_back(name: str) -> None:
+    """Within a minute at most twice as many are left as are in use."""
+    for seed in range(samples(5, 100)):
+        found = run(WORKLOADS[name], 60.0, seed).values[str(WORKERS)]
+        assert ENOUGH_WORKERS[name] <= found <= 2 * ENOUGH_WORKERS[name], seed
+
+
+def test_nothing_is_given_back_while_nobody_asks_for_elements() -> None:
+    """A pause says nothing about what is needed behind it."""
+    tuner = Autotuner()
+    assert tuner.add("w", workers(8)) == 8
+    use = Use(done=1000, awaited=0.0, held=0.0)
+    assert not any(tuner.decide(Interval(seconds=0.25, waiting=0.0, uses={"w": use}, room_bytes=0)) for _ in range(400))
+    done = [
+        tuner.decide(
+            Interval(
+                seconds=0.25,
+                waiting=0.0,
+                uses={"w": Use(done=1000 + 50 * number, awaited=0.0, held=0.0)},
+                room_bytes=0,
+            )
+        )
+        for number in range(40)
+    ]
+    assert {"w": 6} in done
+
+
 @pytest.mark.parametrize("seed", range(samples(20, 500)))
 def test_whatever_is_seen_knobs_stay_where_they_may_stand(seed: int) -> None:
     """One knob at a time, within its bounds and the memory that there is, and none while requests ramp up."""
     rng = Random(seed)
-    knobs = {"a": CALLS, "b": FILES, "c": tasks(rng.randint(1, 4)), "d": TIMES}
+    knobs = {"a": CALLS, "b": FILES, "c": tasks(rng.randint(1, 4)), "d": TIMES, "e": workers(rng.randint(1, 9))}
     tuner = Autotuner()
     values = {name: tuner.add(name, bounds, rng.choice([None, 1000, 3])) for name, bounds in knobs.items()}
     done = dict.fromkeys(knobs, 0)
@@ -117,7 +168,7 @@ def test_whatever_is_seen_knobs_stay_where_they_may_stand(seed: int) -> None:
         )
         assert len(turned) <= (0 if is_ramping else 1)
         for name, value in turned.items():
-            assert knobs[name].first <= value <= knobs[name].most
+            assert knobs[name].lowest <= value <= knobs[name].most
             assert (value - values[name]) * each <= room or tuner.why(name).endswith("too few")
             assert tuner.why(name)
         values.update(turned)

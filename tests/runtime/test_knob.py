@@ -19,6 +19,11 @@ async def fetch(x: Any) -> Any:
     return x
 
 
+def len_of(x: Any) -> int:
+    """Anything that runs in threads."""
+    return len(str(x))
+
+
 @pytest.fixture
 def runtime() -> Iterator[ad.Runtime]:
     """One for all iterations of a test."""
@@ -57,6 +62,16 @@ def test_a_function_that_waits_gets_more_calls_at_a_time(runtime: ad.Runtime) ->
     with ad.Dataset.range(20).map(fetch, num_parallel_calls=3).iterator() as it:
         assert len(list(it)) == 20
         assert it.stats().knobs == ()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_tasks_of_threads_are_as_many_as_threads(workers: int) -> None:
+    """All threads that there may be have a task, whatever the number of worker processes."""
+    ds = ad.Dataset.range(20).map(len_of, num_parallel_calls=ad.AUTOTUNE, executor="thread")
+    options = ad.Options(memory_limit_bytes=64 << 20, num_workers=workers, num_threads=12)
+    with ds.with_options(options).iterator() as it:
+        assert len(list(it)) == 20
+        assert calls(it.stats()).default == 12
 
 
 def test_the_next_iteration_begins_with_what_was_found(runtime: ad.Runtime) -> None:

@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import json
 import os
+import random
 import signal
 import sys
 import threading
@@ -21,7 +22,7 @@ from asyncdata.testing import check, snapshot
 from asyncdata.workers.messages import MAX_INLINE_BYTES
 from asyncdata.workers.pool import WorkerPool
 from asyncdata.workers.transfer import dump_program
-from tests.patience import LIMIT_S
+from tests.patience import LIMIT_S, until
 from tests.samples import samples
 from tests.workers import handlers
 from tests.workers.conftest import MakeKit, Meeting
@@ -188,6 +189,62 @@ async def test_the_least_loaded_worker_gets_the_task(make_kit: MakeKit) -> None:
     os.kill(next(iter(set(kit.pids()) - pids)), signal.SIGKILL)
     with pytest.raises(asyncio.CancelledError):
         await busy
+
+
+async def test_workers_start_when_there_are_calls_for_them(make_kit: MakeKit) -> None:
+    """One at first; as many as calls at a time, but not more than there may be."""
+    kit = await make_kit(num_workers=3, first=1)
+    assert len(kit.pids()) == 1
+    for _ in range(3):
+        assert await kit.run(handlers.same, b"x") == b"x"
+    assert len(kit.pids()) == 1
+    meeting = Meeting(held=True)
+    tasks = [kit.task(handlers.meet_and_wait, grant=meeting) for _ in range(5)]
+    for _ in range(3):
+        await meeting.arrivals.get()
+    assert len(kit.pids()) == 3
+    assert kit.pool.load().short_s > 0
+    meeting.gate.set()
+    await asyncio.gather(*tasks)
+
+
+async def test_workers_beyond_the_limit_end_when_they_are_idle(make_kit: MakeKit) -> None:
+    """None is taken a call; their end is no death; what they used is not forgotten; and they come back."""
+    kit = await make_kit(num_workers=3)
+    meeting = Meeting(held=True)
+    tasks = [kit.task(handlers.meet_and_wait, grant=meeting) for _ in range(3)]
+    for _ in range(3):
+        await meeting.arrivals.get()
+    kit.pool.limit(1)
+    assert len(kit.pids()) == 3
+    meeting.gate.set()
+    await asyncio.gather(*tasks)
+    assert await asyncio.gather(*[kit.run(handlers.same, b"%d" % i) for i in range(50)]) == [
+        b"%d" % i for i in range(50)
+    ]
+    await until(lambda: len(kit.pids()) == 1)
+    stats = kit.pool.stats()
+    assert (stats.deaths, stats.tasks) == (0, 53)
+    assert len(stats.left) == 2
+    kit.pool.limit(3)
+    tasks = [kit.task(handlers.meet_and_wait, grant=meeting) for _ in range(3)]
+    await asyncio.gather(*tasks)
+    await until(lambda: len(kit.pids()) == 3)
+
+
+async def test_limits_at_random_moments_lose_no_call(make_kit: MakeKit) -> None:
+    """Replies belong to their payloads, whoever comes and goes."""
+    kit = await make_kit(num_workers=3, first=1)
+    rng = random.Random(1)
+
+    async def client(first: int) -> None:
+        for i in range(first, samples(300, 3000), 6):
+            if rng.random() < 0.1:
+                kit.pool.limit(rng.randint(1, 3))
+            assert await kit.run(handlers.same, str(i).encode()) == str(i).encode()
+
+    await asyncio.gather(*map(client, range(6)))
+    assert kit.pool.stats().deaths == 0
 
 
 async def test_a_stuck_task_holds_up_none_but_itself(make_kit: MakeKit) -> None:

@@ -61,7 +61,7 @@ class Gauges:
             limit_bytes=ledger.limit,
             peak_bytes=ledger.peak,
             stages=_stages(ledger),
-            workers=_workers(pool),
+            workers=_workers(pool, self._runtime.num_workers),
             fetch=plain(fetch),
             skipped=self._services.skipped(),
             window_s=window_s,
@@ -79,6 +79,9 @@ class Gauges:
             bytes=fetch.bytes - before.bytes,
             in_flight=(self._io.reading_s - self._reading_s) / max(window_s, 1e-9),
             limit=fetch.limit,
+            is_limit_given=fetch.window is None,
+            first_byte_s=fetch.first_byte_median_s,
+            requests=fetch.requests - before.requests,
             retries=fetch.retries - before.retries,
             refused=fetch.failures.get(throttled, 0) - before.failures.get(throttled, 0),
             short_s=self._services.budget.short.seconds() - self._short_s,
@@ -102,8 +105,8 @@ class Processors:
         self._thread = threading.get_native_id()
         self._process_s = time.process_time()
         self._loop = of_thread(self._clock, self._thread)
-        self._workers = {} if pool is None else {worker.pid: worker.cpu for worker in pool.workers}
-        self._busy_s = 0.0 if pool is None else pool.busy_s
+        self._workers = _used(pool)
+        self._pool = pool
 
     def read(self, pool: PoolStats | None) -> CpuStats:
         """What was used since the start.
@@ -112,8 +115,8 @@ class Processors:
             pool: The workers that there are now.
         """
         loop = of_thread(self._clock, self._thread).since(self._loop)
-        workers = [] if pool is None else pool.workers
-        used = [worker.cpu.since(self._workers.get(worker.pid, CpuTime())) for worker in workers]
+        before = self._pool
+        used = [cpu.since(self._workers.get(pid, CpuTime())) for pid, cpu in _used(pool).items()]
         return CpuStats(
             cores=usable_cpus(),
             process_s=time.process_time() - self._process_s,
@@ -121,8 +124,14 @@ class Processors:
             loop_delayed_s=loop.delayed_s,
             workers_s=sum(each.used_s for each in used),
             workers_delayed_s=sum(each.delayed_s for each in used),
-            workers_busy_s=0.0 if pool is None else pool.busy_s - self._busy_s,
+            workers_busy_s=0.0 if pool is None else pool.busy_s - (0.0 if before is None else before.busy_s),
+            workers_ready_s=0.0 if pool is None else pool.ready_s - (0.0 if before is None else before.ready_s),
         )
+
+
+def _used(pool: PoolStats | None) -> dict[int, CpuTime]:
+    """What each worker used, by process id."""
+    return {} if pool is None else {**pool.left, **{worker.pid: worker.cpu for worker in pool.workers}}
 
 
 def _stages(ledger: LedgerSnapshot) -> tuple[StageStats, ...]:
@@ -139,11 +148,12 @@ def _stages(ledger: LedgerSnapshot) -> tuple[StageStats, ...]:
     )
 
 
-def _workers(pool: PoolStats | None) -> WorkersStats | None:
+def _workers(pool: PoolStats | None, most: int) -> WorkersStats | None:
     if pool is None:
         return None
     return WorkersStats(
         processes=len(pool.workers),
+        most=most,
         tasks=pool.tasks,
         in_flight=pool.in_flight,
         waiting=pool.waiting,

@@ -45,7 +45,7 @@ from asyncdata.storage.fetch import Fetcher
 from asyncdata.storage.policy.hedge import hedge_bytes
 from asyncdata.storage.receivers import Receivers
 from asyncdata.workers.pool import WorkerPool
-from asyncdata.workers.stats import PoolStats
+from asyncdata.workers.stats import PoolLoad, PoolStats
 from asyncdata.workers.thread_pool import ThreadPool
 
 T = TypeVar("T")
@@ -53,6 +53,8 @@ T = TypeVar("T")
 _LOGGER: Final = logging.getLogger(__name__)
 _SPACE_FACTOR: Final = 16
 _LEAST_SPACE: Final = 1 << 34
+_FIRST_WORKERS: Final = 2
+"""Worker processes that start before there are tasks; a task that finds all of them taken starts the next one."""
 _MOST_FOUND: Final = 64
 """Plans whose settings are kept for their next iteration."""
 
@@ -101,6 +103,7 @@ class Runtime:
         self._closing = [None]  # empty when it is closing
         self._closed = Gate()
         self._pool: WorkerPool | None = None
+        self._asked: dict[object, int] = {}
         self._pool_started: asyncio.Task[None] | None = None
         self._threads: Threads | None = None
         self._pipelines: set[asyncio.Task[None]] = set()
@@ -458,7 +461,7 @@ class Runtime:
 
     @property
     def num_workers(self) -> int:
-        """The number of worker processes that exist or will exist."""
+        """The most worker processes that there may be."""
         return usable_cpus() if self.options.num_workers == AUTOTUNE else self.options.num_workers
 
     @property
@@ -470,9 +473,13 @@ class Runtime:
     def pool(self) -> WorkerPool:
         """The pool of worker processes; the first use makes it but does not start it."""
         if self._pool is None:
-            arena, limit_s = self.arena, self.options.close_timeout_s
+            arena, is_given = self.arena, self.options.num_workers != AUTOTUNE
             self._pool = WorkerPool(
-                arena_fd=arena.fd, arena_bytes=arena.nbytes, num_workers=self.num_workers, close_timeout_s=limit_s
+                arena_fd=arena.fd,
+                arena_bytes=arena.nbytes,
+                num_workers=self.num_workers,
+                first=self.num_workers if is_given else _FIRST_WORKERS,
+                close_timeout_s=self.options.close_timeout_s,
             )
             self.sampling.include(self._pool)
         return self._pool
@@ -490,10 +497,28 @@ class Runtime:
         """Returns counters of the worker processes; None if there are none yet."""
         return None if self._pool is None else self._pool.stats()
 
+    def pool_load(self) -> PoolLoad:
+        """What the worker processes have done."""
+        return PoolLoad() if self._pool is None else self._pool.load()
+
     @property
     def pipeline_limit_bytes(self) -> int:
         """The part of the memory limit that one pipeline may use."""
         return self.options.memory_limit_bytes // self._parts
+
+    def ask_for_workers(self, pipeline: object, count: int) -> None:
+        """Says how many worker processes a pipeline needs; there may be as many as all pipelines need together.
+
+        Args:
+            pipeline: Whatever is equal to nothing else.
+            count: 0: it has ended. What the last one needed stays, for the next iteration.
+        """
+        if count:
+            self._asked[pipeline] = count
+        else:
+            self._asked.pop(pipeline, None)
+        if self._asked:
+            self.pool.limit(min(self.num_workers, sum(self._asked.values())))
 
     async def start_pool(self) -> None:
         """Starts the worker processes once; returns when they have started."""

@@ -13,7 +13,7 @@ from asyncdata.memory.wire import as_views
 from asyncdata.options import AUTOTUNE
 from asyncdata.plan import transformations
 from asyncdata.plan.label import function_name
-from asyncdata.planner.autotune import CALLS, tasks
+from asyncdata.planner.autotune import CALLS, tasks, thread_tasks
 from asyncdata.planner.fuse import joined_name, reads_rows
 from asyncdata.planner.placement import LOOP, WORKERS
 from asyncdata.planner.rules import tasks_verify
@@ -225,7 +225,7 @@ def _worker_stage(
         upstream,
         executor=executor,
         outcome=outcome,
-        parallelism=_at_a_time(parallelism, kind, workers, scope, context),
+        parallelism=_at_a_time(parallelism, kind, scope, context),
         keys=keys(scope) if (any(rng) if isinstance(rng, tuple) else rng) else None,
         collector=collector,
         least_rows=least_rows,
@@ -233,9 +233,10 @@ def _worker_stage(
     )
 
 
-def _at_a_time(wished: int | None, kind: str, workers: int, scope: Scope, context: StageContext) -> int | Knob:
+def _at_a_time(wished: int | None, kind: str, scope: Scope, context: StageContext) -> int | Knob:
     """Tasks under way at a time."""
-    found = tasks(workers)
+    runtime = scope.services.runtime
+    found = thread_tasks(runtime.num_threads) if kind == "thread" else tasks(max(1, runtime.num_workers))
     if wished is None or wished == AUTOTUNE:
         return scope.knob(context, "calls", found, context.meter.calls)
     return min(wished, found.first) if kind == "process" else wished
