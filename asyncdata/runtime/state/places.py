@@ -306,11 +306,15 @@ def joinable(gaps: Rows, same_file: npt.NDArray[np.bool_], most_bytes: int) -> n
         same_file: Whether both are of one file.
         most_bytes: All gaps that are read together have no more.
     """
-    joined = np.zeros(len(gaps), bool)
-    near = np.flatnonzero(same_file & (gaps <= REQUEST_BYTES))
-    # The smallest gaps first: so that many of them fit.
-    near = near[np.argsort(gaps[near], kind="stable")]
-    joined[near[np.cumsum(gaps[near]) <= most_bytes]] = True
+    joined = same_file & (gaps <= REQUEST_BYTES)
+    # The smallest gaps first: so that many of them fit. Sorting them takes a fraction of the time of sorting places.
+    smallest = np.sort(gaps[joined])
+    count = int(np.cumsum(smallest).searchsorted(most_bytes, side="right"))
+    if count < len(smallest):
+        least = smallest[count]
+        alike = np.flatnonzero(joined & (gaps == least))
+        joined &= gaps <= least
+        joined[alike[count - int(smallest.searchsorted(least)) :]] = False
     return joined
 
 
