@@ -293,6 +293,28 @@ class Places:
         ]
 
 
+class LaterPlaces(Places):
+    """Places that are put together when somebody asks, because most marks are never read.
+
+    Args:
+        make: Puts them together.
+    """
+
+    __slots__ = ("_make",)
+
+    def __init__(self, make: Callable[[], Places]) -> None:
+        self._make = make
+
+    def __getattr__(self, name: str) -> Any:
+        # Only what is not set yet comes here.
+        if name not in Places.__slots__:
+            raise AttributeError(name)
+        made = self._make()
+        for each in Places.__slots__:
+            setattr(self, each, getattr(made, each))
+        return getattr(self, name)
+
+
 def by_place(origin: Rows) -> Rows:
     """The rows by file and offset."""
     return np.lexsort((origin[:, 3], origin[:, 0]))
