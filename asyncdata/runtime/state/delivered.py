@@ -125,8 +125,8 @@ class _Track:
     @property
     def may_begin_later(self) -> bool:
         """Whether it may be better to begin behind elements that lie in files, if all that are missing there do."""
-        if not len(self.later) and self.bases[0][0] <= self.at:
-            return False  # all are missing, and read in any case
+        if not len(self.later) and self.bases[0][0] <= self.at and not are_spread(1, 1):
+            return False  # none lies among others that were delivered
         return any(
             self.bases[0][0] > self.at or are_spread(self._missing(begin), begin - self.at)
             for begin, _ in self._later_bases()
