@@ -147,7 +147,7 @@ def describe(state: Mapping[str, Any]) -> StateDescription:
         ...     elements = [next(it) for _ in range(20)]
         ...     state = it.state_dict()
         >>> print(ad.state.describe(state))
-        state of version 5: epoch 0, behind 20 elements
+        state of version 7: epoch 0, behind 20 elements
         seeds: ...
         steps:
           range(start=0, stop=100, step=1, dtype='<i8')
