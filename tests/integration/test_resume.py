@@ -59,7 +59,7 @@ def check(dataset: ad.Dataset, again: ad.Dataset, places: random.Random, most: i
         except ad.StateError as refused:
             assert "as they are ready" in str(refused)  # noqa: PT017 -- either outcome is right
             return
-        assert str(ad.state.describe(states[-1])).startswith("state of version 6")
+        assert str(ad.state.describe(states[-1])).startswith("state of version 7")
         assert ad.state.diff(states[-1], states[-1]) == []
         if states[-1]["unordered"]:
             return
@@ -308,8 +308,8 @@ def test_a_state_of_a_later_version_is_refused() -> None:
     dataset = D.range(10)
     with dataset.iterator() as it:
         state = it.state_dict()
-    with pytest.raises(ad.StateError, match="version 7"):
-        dataset.iterator(state={**state, "asyncdata_state": 7})
+    with pytest.raises(ad.StateError, match="version 8"):
+        dataset.iterator(state={**state, "asyncdata_state": 8})
     for damaged in ({}, {"a": 1}, {**state, "state": 3}, {**state, "epoch": "1"}, {**state, "drawn": [1]}):
         with pytest.raises(ad.StateError):
             dataset.iterator(state=with_checksum(dict(damaged)))

@@ -149,7 +149,7 @@ class Run:
             elements, error = taken(it, note)
         last = json.loads(self.states[-1])
         assert not last["unordered"]
-        assert str(ad.state.describe(last)).startswith("state of version 6")
+        assert str(ad.state.describe(last)).startswith("state of version 7")
         assert ad.state.diff(last, last) == []
         self.expected = [*elements, kind_of(error)]
         self.kept.note(len(elements) + 1)

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import asyncdata as ad
@@ -57,6 +58,31 @@ OTHERWISE: dict[str, Make] = {
     ),
 }
 """Those whose later runs read in another order than that in which the first one wrote."""
+
+BEHIND: dict[str, Callable[[ad.Dataset, str], ad.Dataset]] = {
+    "cache": lambda ds, _: ds.cache().repeat(2),
+    "cache, batches": lambda ds, _: ds.cache().batch(3).repeat(2),
+    "cache of shuffled": lambda ds, _: ds.shuffle(5, seed=1).cache().repeat(2),
+    "cache of a cache": lambda ds, _: ds.cache().map(lambda x: x + 1).cache().repeat(2),
+    "cache in a file": lambda ds, path: ds.cache(path).repeat(2),
+    "cache in front of what sees all again": lambda ds, _: ds.cache().unique().repeat(2),
+    "cache inside": lambda ds, _: D.range(2).flat_map(lambda _: ds.cache().repeat(2)),
+    "snapshot": lambda ds, path: ds.snapshot(path).repeat(2),
+    "shuffle": lambda ds, _: ds.shuffle(5, seed=1).repeat(2),
+    "window": lambda ds, _: ds.window(3).flat_map(lambda window: window.batch(3)).repeat(2),
+    "interleave": lambda ds, _: ds.interleave(lambda x: D.from_tensors(x).repeat(2), 3).repeat(2),
+    "scan": lambda ds, _: ds.scan(np.int64(0), lambda total, x: (total + x, total)).repeat(2),
+    "unbatch": lambda ds, _: ds.batch(4).unbatch().repeat(2),
+    "rebatch": lambda ds, _: ds.batch(4).rebatch(3).repeat(2),
+    "zip": lambda ds, _: D.zip((D.range(40), ds.skip(1))).repeat(2),
+    "choose": lambda ds, _: D.choose_from_datasets([D.range(9), ds], D.range(2).repeat(9)),
+    "resampled": lambda ds, _: ds.rejection_resample(lambda x: x % 2, [0.5, 0.5], seed=3).repeat(2),
+    "prefetch": lambda ds, _: ds.prefetch(3).enumerate().take(15).repeat(2),
+    "buckets": lambda ds, _: (
+        ds.map(np.arange).bucket_by_sequence_length(len, [5, 10], [2, 2, 2]).map(lambda x: x.sum())
+    ),
+}
+"""Steps that hold elements of a snapshot, or keep them, and ``repeat``, which reads them again."""
 
 
 KEPT: dict[str, Callable[[ad.Dataset, Path], ad.Dataset]] = {
@@ -172,3 +198,32 @@ def test_a_run_that_looks_like_that_of_the_state_is_refused(tmp_path: Path) -> N
         again = make()
         with again.iterator(state=states[0]) as it:
             assert plain(list(it)) == plain(elements)
+
+
+@pytest.mark.parametrize("is_written", [False, True], ids=["being written", "written"])
+@pytest.mark.parametrize("name", BEHIND)
+def test_what_is_made_of_a_snapshot_has_its_order_or_is_refused(name: str, tmp_path: Path, *, is_written: bool) -> None:
+    """Whoever holds its elements needs them again in the order in which they came, though the snapshot is gone."""
+
+    def make() -> ad.Dataset:
+        snapshot = D.range(20).shuffle(7).snapshot(f"{tmp_path}/kept", shard_func=lambda x: x % 3)
+        return BEHIND[name](snapshot, f"{tmp_path}/behind")
+
+    with ad.Runtime(ad.Options(num_workers=0)):
+        if is_written:
+            list(D.range(20).shuffle(7).snapshot(f"{tmp_path}/kept", shard_func=lambda x: x % 3))
+        elements, states = taken(make())
+        refused = []
+        for position in every(states):
+            with make().iterator(state=states[position]) as it:
+                assert plain(list(it)) == plain(elements[position:]), position
+        # In front of the first element of it, nobody knows that it will be read.
+        for position in range(2, len(states), 1 if SOAK else 3):
+            removed(tmp_path)
+            try:
+                with make().iterator(state=states[position]) as it:
+                    assert plain(list(it)) == plain(elements[position:]), position
+            except ad.StateError as error:
+                assert "it is not there" in str(error)  # noqa: PT017 -- some states are not refused
+                refused.append(position)
+        assert not is_written or refused

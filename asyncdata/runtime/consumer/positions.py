@@ -18,12 +18,10 @@ class _Span(NamedTuple):
 
     Attributes:
         first: Number of the first of them.
-        fold: What was folded in front of them.
         advance: What consuming them means.
     """
 
     first: int
-    fold: Fold
     advance: Advance
 
 
@@ -58,20 +56,18 @@ class Positions:
 
     def receive(self, advance: Advance, events: Sequence[Event] = ()) -> None:
         """The next elements were received, of which none was handed out yet, with what happened to tracks."""
-        span = _Span(self._end, self._fold, advance)
         self._delivered.hear(events)
-        self._spans.append(span)
-        self._fold = copy.copy(self._fold)
-        self._fold.feed(advance)
+        self._spans.append(_Span(self._end, advance))
+        oldest = self._end - self._kept
         self._end += advance.rows
-        oldest = span.first - self._kept
         if self._committed is not None:
             oldest = min(oldest, self._committed)
         while len(self._spans) > 1 and self._spans[1].first <= oldest:
             self._begin = self._spans[1].first
-            old = self._spans.popleft()
-            if old.advance.used is not None:
-                self._delivered.feed(old.advance.used.pairs)
+            old = self._spans.popleft().advance
+            self._fold.feed(old)
+            if old.used is not None:
+                self._delivered.feed(old.used.pairs)
 
     @property
     def committed(self) -> int | None:
@@ -105,11 +101,13 @@ class Positions:
             StateError: It is not known any more.
         """
         self._check(position)
-        for span in reversed(self._spans):
-            if span.first <= position:
-                row = position - span.first
-                return span.fold.at(span.advance, row), span.fold.ordered and (not row or span.advance.ordered)
-        return self._fold.state, self._fold.ordered
+        fold = copy.copy(self._fold)
+        for first, advance in self._spans:
+            row = position - first
+            if row < advance.rows or not row:
+                return fold.at(advance, row), fold.ordered and (not row or advance.ordered)
+            fold.feed(advance)
+        return fold.state, fold.ordered
 
     def _check(self, position: int) -> None:
         if position < self._begin:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -160,13 +161,14 @@ def _cache(node: grouping.Cache, scope: Scope, context: StageContext) -> Stage:
             # It was filled before there was the seed.
             unseeded = dataclasses.replace(scope.services.options, seed=None)
             refuse_overlap(node.input, unseeded, scope.behind)
-        scope = dataclasses.replace(scope, **filling._asdict())
+        scope = dataclasses.replace(scope, **filling.run)
         store = MemoryStore(context, cell, services.charges(cell), cardinality(node.input), filling)
     else:
-        told, scope = _told(scope)
-        freshness = _freshness(node, f"delete {node.filename}, or name another file", scope, context, told)
+        told, filling, scope = _told(scope)
+        freshness = _freshness(node, f"delete {node.filename}, or name another file", scope, context, told, filling)
         store = FileStore(context, node.filename, services.io, services.next_order(), freshness)
-    return CacheStage(context, store, lambda: _kept_input(node, scope, freshness), image_bytes=_image_bytes(scope))
+    make_input = functools.partial(_kept_input, node, scope, filling, freshness)
+    return CacheStage(context, store, make_input, image_bytes=_image_bytes(scope))
 
 
 def _filling(cell: MemoryCell, scope: Scope) -> Filling:
@@ -191,10 +193,10 @@ def _freshness(
     scope: Scope,
     context: StageContext,
     told: Told | None,
+    filling: Filling,
     *,
     in_turn: bool = True,
 ) -> Freshness:
-    filling = Filling(scope.seed, scope.epoch, scope.element)
     return Freshness(
         context,
         node.recipe,
@@ -209,18 +211,20 @@ def _freshness(
     )
 
 
-def _told(scope: Scope) -> tuple[Told | None, Scope]:
-    """What the state says about what is kept in files, and the scope of the run in which it is written."""
+def _told(scope: Scope) -> tuple[Told | None, Filling, Scope]:
+    """What the state says about what is kept in files, the run in which it is written, and the scope of that run."""
     told = None if scope.state is None else Told.of(scope.state.mark)
-    if told is None or told.filling is None:
-        return told, scope
-    return told, dataclasses.replace(scope, **told.filling._asdict())
+    filling = (told and told.filling) or Filling(scope.seed, scope.epoch, scope.element)
+    return told, filling, dataclasses.replace(scope, **filling.run)
 
 
-def _kept_input(node: grouping.Cache | grouping.Snapshot, scope: Scope, freshness: Freshness | None) -> Stage:
+def _kept_input(
+    node: grouping.Cache | grouping.Snapshot, scope: Scope, filling: Filling, freshness: Freshness | None
+) -> Stage:
     """The input, which turned out to be needed."""
     refuse_overlap(node.input, scope.services.options, scope.behind)
-    return lower(node.input, scope.below(reads=scope.reads if freshness is None else freshness.reads))
+    reads = scope.reads if freshness is None else freshness.reads
+    return lower(node.input, scope.below(state=filling.input, reads=reads))
 
 
 @lowers(grouping.Snapshot, label=lambda node: f"snapshot({node.path})", resumes=again)
@@ -239,15 +243,15 @@ def _snapshot(node: grouping.Snapshot, scope: Scope, context: StageContext) -> S
             reader = node.function(node.make(Items(items=items)))
         return lower_inner(reader, around_inner(node, scope).below(1))
 
-    told, made_in = _told(scope)
+    told, filling, made_in = _told(scope)
     in_turn = node.shard is None and node.function is None
     cure = f"delete the directory {node.path}, or name another one"
-    freshness = _freshness(node, cure, made_in, context, told, in_turn=in_turn)
+    freshness = _freshness(node, cure, made_in, context, told, filling, in_turn=in_turn)
     return SnapshotStage(
         context,
         node.path,
         None if node.shard is None else IntegerOf(node.shard, "shard_func"),
-        lambda: _kept_input(node, made_in, freshness),
+        functools.partial(_kept_input, node, made_in, filling, freshness),
         make_reader,
         _image_bytes(scope),
         node.codec,

@@ -8,22 +8,15 @@ An element that datasets were made of counts as delivered once all of theirs are
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
 from typing import Final
 
 import numpy as np
 
 from asyncdata.memory.advance import Rows, State
-from asyncdata.memory.used import NO_PAIRS
-from asyncdata.runtime.state.left_in_files import (
-    LeftInFiles,
-    Undelivered,
-    are_spread,
-    positions_of,
-    worth_reading,
-)
+from asyncdata.runtime.state.left_in_files import LeftInFiles, are_spread, positions_of, worth_reading
 from asyncdata.runtime.state.places import Places
 from asyncdata.runtime.state.tracks import (
     BEGINNING,
@@ -48,9 +41,14 @@ _POSITION_BITS: Final = 40
 
 _TRACK_BITS: Final = 63 - _POSITION_BITS
 
-_SETTLE_ROWS: Final = 1 << 16
+_SETTLE_ROWS: Final = 1 << 17
 """Rows that are collected before they are sorted: sorting costs less by the row than keeping each in its place."""
 
+_SETTLE_EVENTS: Final = 1 << 10
+"""What happened to tracks is collected, too: all of it is of no use until a state is asked for."""
+
+_LEFT_ROWS: Final = 1 << 17
+"""Elements that lie in files, beside as many as were left the last time, until it is looked which were delivered."""
 
 _MOST_PARTS: Final = 1024
 """Arrays of keys that are joined then."""
@@ -127,6 +125,8 @@ class _Track:
     @property
     def may_begin_later(self) -> bool:
         """Whether it may be better to begin behind elements that lie in files, if all that are missing there do."""
+        if not len(self.later) and self.bases[0][0] <= self.at and not are_spread(1, 1):
+            return False  # none lies among others that were delivered
         return any(
             self.bases[0][0] > self.at or are_spread(self._missing(begin), begin - self.at)
             for begin, _ in self._later_bases()
@@ -189,8 +189,7 @@ class _Track:
         self.later = later
         if not len(later) or later[0] != self.at:
             return  # the first one is still missing, as it is most of the time behind a shuffle
-        missing = np.flatnonzero(later != np.arange(self.at, self.at + len(later)))
-        run = int(missing[0]) if len(missing) else len(later)
+        run = bisect_left(range(len(later)), 1, key=lambda index: int(later[index]) - index - self.at)
         self.at += run
         self.later = later[run:]
         self._advance()
@@ -228,6 +227,7 @@ class Delivered:
         self.bound: str | None = None
         self._tracks: dict[int, _Track] = {}
         self._left = LeftInFiles()
+        self._heard: list[Event] = []
         self._pending: list[Rows] = []
         self._pending_rows = 0
         self._ended: list[int] = []
@@ -275,7 +275,13 @@ class Delivered:
 
     def hear(self, events: Sequence[Event]) -> None:
         """What happened to tracks, before their next rows are fed."""
-        for event in events:
+        self._heard += events
+        if len(self._heard) > _SETTLE_EVENTS:
+            self._settle()
+
+    def _enter_events(self) -> None:
+        heard, self._heard = self._heard, []
+        for event in heard:
             match event:
                 case Begun(number, owner, step):
                     self._begin(number, owner, step)
@@ -291,11 +297,9 @@ class Delivered:
                 case Marked() | Lying() | Keyed() | Carried():
                     self._hear_step(event)
                 case Dropped(used):
-                    self.feed(used)
+                    self._pending.append(used)
                 case Refused() | Bound():
                     self._restrict(event)
-        if self._left.is_long:
-            self._forget_delivered()
 
     def _restrict(self, event: Refused | Bound) -> None:
         """The first reason counts."""
@@ -320,8 +324,6 @@ class Delivered:
         self._pending_rows += len(used)
         if self._pending_rows > _SETTLE_ROWS:
             self._settle()
-            if self._left.has_grown:
-                self._forget_delivered()
 
     def saved(self, *, in_order: bool = False) -> tuple[SavedTrack, ...]:
         """The tracks for a state: those with something left to deliver, and those of the pipeline itself.
@@ -347,22 +349,17 @@ class Delivered:
 
     def _forget_delivered(self) -> None:
         """It is not needed any more where elements lie that were delivered."""
-        if self._left:
-            self._left.forget(_undelivered(self._tracks))
+        self._left.forget({number: (track.at, track.later) for number, track in self._tracks.items()})
 
     def _begin_later(self, saved: Mapping[int, SavedTrack]) -> None:
         """Lets inputs begin behind elements that lie in files, where it is better to read these by themselves."""
-        if not self._left:
-            return
-        tracks = {number: track for number, track in self._tracks.items() if track.may_begin_later}
-        if not tracks:
-            return
         found = []
-        reach = [tracks[number].reach for number in sorted(tracks)]
-        for number, places in self._left.only(tracks).forget(_undelivered(tracks, reach)).items():
-            track = tracks[number]
-            base = track.later_base(positions_of(places))
-            if base is None:
+        for number in self._left.tracks:
+            track = self._tracks[number]
+            if not track.may_begin_later:
+                continue
+            places = self._left.undelivered(number, track.at, track.later, track.reach)
+            if places is None or (base := track.later_base(positions_of(places))) is None:
                 continue
             begin, state, count = base
             elements, lying = begin - track.at, places.between(0, count)
@@ -382,34 +379,47 @@ class Delivered:
         saved.bare = self._tracks[saved.number].left_bare
 
     def _settle(self) -> None:
+        self._enter_events()
         touched, self._ended = self._ended, []
         pending, self._pending, self._pending_rows = self._pending, [], 0
         closed, self._closed = self._closed, []
-        touched += self._add(np.concatenate([NO_PAIRS, *pending]))
+        touched += self._add([used for used in pending if len(used)])
         for number, position in closed:
             self._close(number, position)
         for number in touched:
             self._end(number)
+        for number in self._left.tracks:
+            track = self._tracks.get(number)
+            self._left.let_go(number, None if track is None else track.at)
+        if self._left.rows > _LEFT_ROWS and self._left.has_grown:
+            self._forget_delivered()
 
-    def _add(self, used: Rows) -> list[int]:
+    def _add(self, parts: Sequence[Rows]) -> list[int]:
         """Enters positions; returns their tracks."""
-        if not len(used):
+        if not parts:
             return []
-        first, last = int(used[:, 0].min()), int(used[:, 0].max())
+        first, last = min(int(used[:, 0].min()) for used in parts), max(int(used[:, 0].max()) for used in parts)
         if last - first >> _TRACK_BITS:
-            tracks, positions = used[np.lexsort((used[:, 1], used[:, 0]))].T
-            first = 0
-        else:
-            # Both in one number, which sorts in a fraction of the time.
-            keys = np.sort((used[:, 0] - first << _POSITION_BITS) + used[:, 1])
-            tracks, positions = keys >> _POSITION_BITS, keys & ((1 << _POSITION_BITS) - 1)
-        starts = [0, *(np.flatnonzero(tracks[1:] != tracks[:-1]) + 1).tolist()]
+            near = [used[used[:, 0] <= first + (1 << _TRACK_BITS - 1)] for used in parts]
+            far = [used[used[:, 0] > first + (1 << _TRACK_BITS - 1)] for used in parts]
+            return [number for each in (near, far) for number in self._add([used for used in each if len(used)])]
+        # Both in one number, which sorts in a fraction of the time; part by part, so that little memory is touched.
+        keys = np.empty(sum(map(len, parts)), np.int64)
+        stop = 0
+        for used in parts:
+            start, stop = stop, stop + len(used)
+            np.subtract(used[:, 0], first, out=keys[start:stop])
+            keys[start:stop] <<= _POSITION_BITS
+            keys[start:stop] += used[:, 1]
+        keys.sort()
         found = []
-        for start, stop in pairwise([*starts, len(tracks)]):
-            number = first + int(tracks[start])
-            if number in self._tracks:
-                self._tracks[number].add(positions[start:stop])
-                found.append(number)
+        stop = 0
+        while stop < len(keys):
+            start, track = stop, int(keys[stop]) >> _POSITION_BITS
+            stop = start + int(keys[start:].searchsorted(track + 1 << _POSITION_BITS))
+            if (known := self._tracks.get(first + track)) is not None:
+                known.add(keys[start:stop] & ((1 << _POSITION_BITS) - 1))
+                found.append(first + track)
         return found
 
     def _end(self, number: int) -> None:
@@ -430,7 +440,7 @@ class Delivered:
             for each in inner:
                 self._forget_inside(self._tracks.pop(each))
             track.open.pop(position, None)
-            for each in self._add(track.closed.pop(position)):
+            for each in self._add([track.closed.pop(position)]):
                 self._end(each)
 
     def _forget_inside(self, track: _Track) -> None:
@@ -438,11 +448,3 @@ class Delivered:
             for number in numbers:
                 self._forget_inside(self._tracks.pop(number))
         track.open.clear()
-
-
-def _undelivered(tracks: Mapping[int, _Track], reach: Sequence[int] | None = None) -> Undelivered:
-    numbers = sorted(tracks)
-    found = [tracks[number] for number in numbers]
-    at = np.array([track.at for track in found], np.int64)
-    ends = None if reach is None else np.array(reach, np.int64)
-    return Undelivered(np.array(numbers, np.int64), at, [track.later for track in found], ends)

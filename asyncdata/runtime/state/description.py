@@ -147,7 +147,7 @@ def describe(state: Mapping[str, Any]) -> StateDescription:
         ...     elements = [next(it) for _ in range(20)]
         ...     state = it.state_dict()
         >>> print(ad.state.describe(state))
-        state of version 5: epoch 0, behind 20 elements
+        state of version 7: epoch 0, behind 20 elements
         seeds: ...
         steps:
           range(start=0, stop=100, step=1, dtype='<i8')
@@ -155,7 +155,7 @@ def describe(state: Mapping[str, Any]) -> StateDescription:
           filter(predicate=bool)
         a resume repeats:
           filter: its function is called again for up to about 1,000 elements: only the function says which are kept
-          shuffle: 10 elements of its input are read again, from number 0 on, for the 10 in its buffer
+          shuffle: 10 elements of its input are read again, from number 0 on, for the 10 in its buffer...
           20 elements behind the mark of shuffle are made again
         size ...
     """

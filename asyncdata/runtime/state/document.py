@@ -21,7 +21,7 @@ from asyncdata.runtime.state.json_codec import from_json, packed, to_json
 from asyncdata.runtime.state.news import NOTHING, News
 from asyncdata.runtime.state.tracks import UNTOUCHED, Saved, SavedTrack, from_saved, to_saved
 
-VERSION: Final = 6
+VERSION: Final = 7
 VERSION_KEY: Final = "asyncdata_state"
 """Of a state: the version of its format."""
 

@@ -12,9 +12,10 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from asyncdata.memory.advance import FILLING, Mark
+from asyncdata.memory.advance import FILLING, Mark, State
 from asyncdata.plan.grouping import Cache
 from asyncdata.plan.node import Node, rebuilt, walk
+from asyncdata.runtime.state.json_codec import from_json, to_json
 
 
 class Filling(NamedTuple):
@@ -24,15 +25,34 @@ class Filling(NamedTuple):
         seed: Of the pipeline.
         epoch: Path of repeat counters.
         element: Provenance of the elements around the dataset.
+        begins: The input's state in front of its first element, as JSON can hold it, where the input read what was kept
+            itself: a snapshot may be read in another order than it was written. None: it begins at the beginning.
     """
 
     seed: int
     epoch: tuple[int, ...]
     element: tuple[int, ...] = ()
+    begins: Any = None
+
+    @property
+    def run(self) -> dict[str, Any]:
+        """What scopes know."""
+        return {"seed": self.seed, "epoch": self.epoch, "element": self.element}
+
+    @property
+    def input(self) -> State | None:
+        """What the input is brought back to."""
+        state: State | None = from_json(self.begins)
+        return state
+
+    def beginning(self, state: State | None) -> Filling:
+        """The same run, whose input began at a state; one that is known already counts."""
+        return self if state is None or self.begins is not None else self._replace(begins=to_json(state))
 
     def to_mark(self) -> list[Any]:
         """As JSON can hold it."""
-        return [self.seed, list(self.epoch), list(self.element)]
+        run = [self.seed, list(self.epoch), list(self.element)]
+        return run if self.begins is None else [*run, self.begins]
 
     @classmethod
     def from_mark(cls, value: Any) -> Filling:
@@ -42,10 +62,12 @@ class Filling(NamedTuple):
             TypeError: It is damaged.
             ValueError: It is damaged.
         """
-        seed, epoch, element = value
-        if not all(type(number) is int for number in (seed, *epoch, *element)):
+        seed, epoch, element, *begins = value
+        if len(begins) > 1 or not all(type(number) is int for number in (seed, *epoch, *element)):
             raise TypeError("the run of a cache")
-        return cls(seed, tuple(epoch), tuple(element))
+        if begins and not isinstance(from_json(begins[0]), State):
+            raise TypeError("what the input of a cache begins at")
+        return cls(seed, tuple(epoch), tuple(element), *begins)
 
 
 class Told(NamedTuple):

@@ -56,7 +56,7 @@ def to_json(value: Any) -> Any:  # noqa: C901, PLR0911 -- a kind each
         return [to_json(item) for item in value]
     if type(value) is tuple:
         return {_KIND: "tuple", "items": [to_json(item) for item in value]}
-    if type(value) is Places:
+    if isinstance(value, Places):
         return {_KIND: "places", **to_json(value.columns())}
     if isinstance(value, np.generic):
         return {**_array_to_json(np.asarray(value)), _KIND: "scalar"}

@@ -132,14 +132,18 @@ class FirstMark:
     """The only mark of a step that must see its whole input again: in which run elements that are kept were made.
 
     The mark is in front of the first row, where the input's mark says it.
+
+    Attributes:
+        begins: The input's state there, once it is known; None where nothing that it read was kept.
     """
 
-    __slots__ = ("_input", "_is_known", "_mark")
+    __slots__ = ("_input", "_is_known", "_is_written", "begins")
 
     def __init__(self) -> None:
         self._input = Fold()
         self._is_known = False
-        self._mark: Mark = None
+        self._is_written = False
+        self.begins: State | None = None
 
     def feed(self, taken: Advance) -> None:
         """The next block of the input."""
@@ -147,12 +151,12 @@ class FirstMark:
             state = self._input.in_front_of(taken, 0)
             self._is_known = taken.rows > 0
             if self._is_known and tells_filling(state.mark):
-                self._mark = {"at": 0, "begins": state}
+                self.begins = state
             self._input.feed(taken)
 
     def marks(self, rows: int) -> Marks:
         """The marks of the next block of the output."""
-        if not rows or self._mark is None:
+        if not rows or self.begins is None or self._is_written:
             return ()
-        mark, self._mark = self._mark, None
-        return ((0, mark),)
+        self._is_written = True
+        return ((0, {"at": 0, "begins": self.begins}),)

@@ -293,6 +293,28 @@ class Places:
         ]
 
 
+class LaterPlaces(Places):
+    """Places that are put together when somebody asks, because most marks are never read.
+
+    Args:
+        make: Puts them together.
+    """
+
+    __slots__ = ("_make",)
+
+    def __init__(self, make: Callable[[], Places]) -> None:
+        self._make = make
+
+    def __getattr__(self, name: str) -> Any:
+        # Only what is not set yet comes here.
+        if name not in Places.__slots__:
+            raise AttributeError(name)
+        made = self._make()
+        for each in Places.__slots__:
+            setattr(self, each, getattr(made, each))
+        return getattr(self, name)
+
+
 def by_place(origin: Rows) -> Rows:
     """The rows by file and offset."""
     return np.lexsort((origin[:, 3], origin[:, 0]))
@@ -306,11 +328,15 @@ def joinable(gaps: Rows, same_file: npt.NDArray[np.bool_], most_bytes: int) -> n
         same_file: Whether both are of one file.
         most_bytes: All gaps that are read together have no more.
     """
-    joined = np.zeros(len(gaps), bool)
-    near = np.flatnonzero(same_file & (gaps <= REQUEST_BYTES))
-    # The smallest gaps first: so that many of them fit.
-    near = near[np.argsort(gaps[near], kind="stable")]
-    joined[near[np.cumsum(gaps[near]) <= most_bytes]] = True
+    joined = same_file & (gaps <= REQUEST_BYTES)
+    # The smallest gaps first: so that many of them fit. Sorting them takes a fraction of the time of sorting places.
+    smallest = np.sort(gaps[joined])
+    count = int(np.cumsum(smallest).searchsorted(most_bytes, side="right"))
+    if count < len(smallest):
+        least = smallest[count]
+        alike = np.flatnonzero(joined & (gaps == least))
+        joined &= gaps <= least
+        joined[alike[count - int(smallest.searchsorted(least)) :]] = False
     return joined
 
 

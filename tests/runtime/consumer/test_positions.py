@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import random
+import sys
 
+import numpy as np
 import pytest
 
 from asyncdata.errors import StateError
 from asyncdata.memory.advance import Advance, State
+from asyncdata.memory.used import Used
 from asyncdata.runtime.consumer.positions import Positions
-from asyncdata.runtime.state.tracks import UNTOUCHED, Saved
+from asyncdata.runtime.state.tracks import UNTOUCHED, Begun, Ended, Event, Marked, Owner, Saved
 
 
 def advances(seed: int, rows: int) -> list[Advance]:
@@ -69,3 +72,36 @@ def test_an_unordered_part_is_told() -> None:
     positions.receive(Advance(3))
     positions.receive(Advance(3, ordered=False))
     assert [positions.at(position)[1] for position in range(7)] == [True] * 4 + [False] * 3
+
+
+def calls_of_receiving(advance: Advance, events: list[Event]) -> int:
+    """How many functions run for a batch, in the middle of a run."""
+    positions = Positions(0, UNTOUCHED, 1, tracked=True)
+    positions.receive(Advance(1, ordered=False))
+    calls = 0
+
+    def count(_frame: object, event: str, _argument: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        positions.receive(advance, events)
+    finally:
+        sys.setprofile(before)
+    return calls
+
+
+def test_what_happened_to_tracks_is_looked_at_when_a_state_is_asked_for() -> None:
+    """A batch is entered by references, however many tracks its elements are of."""
+    used = np.array([(number, 0) for number in range(60)], np.int64)
+    events: list[Event] = []
+    for number in range(60):
+        events += [Begun(number, Owner(), number), Marked(number, 0, "mark"), Ended(number, 1)]
+    advance = Advance(1, (), Used(used, np.array([60])), ordered=False)
+    assert calls_of_receiving(advance, events) == calls_of_receiving(Advance(1, ordered=False), [])
+    positions = Positions(0, UNTOUCHED, 1, tracked=True)
+    positions.receive(advance, events)
+    assert [track.at for track in positions.delivered(0).saved()] == [0] * 60
+    assert [track.at for track in positions.delivered(1).saved()] == [1] * 60

@@ -168,6 +168,20 @@ def test_elements_behind_those_that_were_delivered_are_read_on() -> None:
     assert (track.at, track.lying, track.state) == (60, None, State(None, 60))
 
 
+def test_where_delivered_elements_lie_is_forgotten() -> None:
+    """Without a state: whole blocks at once, and what is left of others when they have become many."""
+    rows, delivered = 3 * delivered_module._LEFT_ROWS, Delivered()
+    delivered.hear([Begun(0, Owner(), 0)])
+    for first in range(0, rows, 4096):
+        delivered.hear([lying(0, first, first + 4096)])
+        # One in 4096 is late.
+        delivered.feed(used(*((0, first + row) for row in range(1, 4096))))
+    assert delivered._left.rows < rows // 2
+    delivered.feed(used(*((0, row) for row in range(0, rows, 4096))))
+    (track,) = delivered.saved()
+    assert (track.at, track.lying, delivered._left.rows) == (rows, None, 0)
+
+
 def test_an_element_is_delivered_with_its_datasets() -> None:
     """Not before all of their elements are, even if they have ended."""
     delivered = Delivered()

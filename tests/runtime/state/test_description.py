@@ -52,7 +52,7 @@ def test_what_a_state_says(folder: Path) -> None:
     """Position, steps, open files with their cursors, what was delivered, what is repeated, and the size of parts."""
     state = state_of(reader(folder), 250)
     found = ad.state.describe(state)
-    assert (found.version, found.epochs, found.position, found.reader) == (6, (3,), 250, "shard(2, 0)")
+    assert (found.version, found.epochs, found.position, found.reader) == (7, (3,), 250, "shard(2, 0)")
     assert found.seeds == (state["seed"],)
     assert [line.partition("(")[0] for line in found.steps] == [
         *("list_files", "interleave", "filter", "shuffle", "batch"),
@@ -63,7 +63,7 @@ def test_what_a_state_says(folder: Path) -> None:
     assert sum(found.sizes.values()) <= len(json.dumps(state))
     text = str(found)
     for part in (
-        "state of version 6, of shard(2, 0): epoch 3, behind 250 elements",
+        "state of version 7, of shard(2, 0): epoch 3, behind 250 elements",
         "filter: its function is called again",
         "the 100 elements in its buffer are read from where they lie in files",
         "later ones",

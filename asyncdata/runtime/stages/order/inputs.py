@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from asyncdata.errors import MemoryLimitError
 from asyncdata.memory.accounts import Account
-from asyncdata.memory.advance import EMPTY, Advance, Fold, State
+from asyncdata.memory.advance import BEGINNING, EMPTY, Advance, Fold, State
 from asyncdata.memory.block import Block
 from asyncdata.runtime.memory.landing import Landing
 from asyncdata.runtime.stage import Pause, Stage, StageContext
@@ -99,6 +99,11 @@ class Input:
     def at(self, row: int) -> State:
         """The input's state after the first `row` of the rows available."""
         return self._fold.state if self._block is None else self._fold.in_front_of(self._block.advance, row)
+
+    @property
+    def tells_filling(self) -> bool:
+        """Whether its first row comes next, and has a mark that says in which run what it reads was kept."""
+        return self._fold.state == BEGINNING and self.at(0) != BEGINNING
 
     def peek(self) -> Block:
         """The rows available; there must be some."""

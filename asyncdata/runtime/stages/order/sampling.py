@@ -236,7 +236,7 @@ class SampleStage(Stage):
         order, kept = order[:stop], kept[:stop]
         counts = np.bincount(order, minlength=len(self._inputs))
         present = [number for number in present if counts[number]]
-        marks = self._marks(order, kept)
+        marks = self._marks(order, kept, present)
         self._pass_over(int(kept[-1]) + 1)
         joined = Block.concat([self._inputs[number].take(int(counts[number])) for number in present])
         if len(present) > 1:
@@ -247,13 +247,15 @@ class SampleStage(Stage):
         joined.advance = Advance(stop, marks, ordered=self.ordered)
         return joined
 
-    def _marks(self, order: Rows, kept: Rows) -> Marks:
+    def _marks(self, order: Rows, kept: Rows, present: Sequence[int]) -> Marks:
         def mark(row: int) -> Mark:
             counts = np.bincount(order[:row], minlength=len(self._inputs)).tolist()
             states = [None if s.ended and not s.rows else s.at(n) for s, n in zip(self._inputs, counts, strict=True)]
             return {"inputs": [*states, self._selector.at(int(kept[row]))]}
 
-        return self._marker.marks(len(order), mark, ordered=self.ordered)
+        # What an input reads that is kept is known from its first row on.
+        first = [int(np.argmax(order == number)) for number in present if self._inputs[number].tells_filling]
+        return self._marker.marks(len(order), mark, ordered=self.ordered, also=first)
 
     def _finish(self) -> None:
         self._ended = True

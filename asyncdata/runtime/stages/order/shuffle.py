@@ -13,7 +13,8 @@ the input used up behind its last row leaves behind the last row of the output.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import functools
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import numpy as np
@@ -27,12 +28,13 @@ from asyncdata.memory.structure import LEAF, Structure
 from asyncdata.runtime.memory.evacuate import Evacuator
 from asyncdata.runtime.memory.outside_slabs import OutsideSlabs
 from asyncdata.runtime.stage import BLOCK_ROWS, Stage, StageContext
+from asyncdata.runtime.stages.order.buffer_log import BufferLog
 from asyncdata.runtime.stages.order.draws import drained, exchange, pop, swapped, turns
-from asyncdata.runtime.stages.order.history_columns import replaced, used_of, with_history
+from asyncdata.runtime.stages.order.history_columns import used_of, with_history
 from asyncdata.runtime.stages.order.lying import FEW, LyingBuffer
 from asyncdata.runtime.state.history import InputHistory
 from asyncdata.runtime.state.marker import MARK_EVERY, Marker
-from asyncdata.runtime.state.places import Places
+from asyncdata.runtime.state.places import LaterPlaces, Places
 from asyncdata.runtime.state.restored import Kept, Pick
 
 _EVACUATE_EVERY: Final = 128
@@ -134,6 +136,9 @@ class ShuffleStage(Stage):
         self._numbers: Rows = np.empty(0, np.int64)
         # Rows in front of this one lie in files, as far as they are in the buffer.
         self._lie_before = 0
+        # All that have come from this one on do.
+        self._lie_since = 0
+        self._log: BufferLog | None = None
         self._wanted: Rows | None = None
         self._until = 0
         self._kept_rows = kept
@@ -462,14 +467,16 @@ class ShuffleStage(Stage):
         first = self._history.rows
         self._history.feed(block.advance)
         fresh_columns = with_history(block)
+        is_marked = block.advance.ordered and self._marker.input.ordered
+        held = self._log_of(block, slots, first, fresh_columns[-1]) if is_marked else None
 
         def mark(row: int, state: State) -> Mark:
-            held = [known.copy() for known in self._contents()]
-            numbers = np.arange(first, first + count)
-            for known, new in zip(held, self._known(ArrayColumn(block.origin), block.columns, numbers), strict=True):
-                known[slots[:row]] = new[:row]
-            history = replaced(self._history_column(), fresh_columns[-1], slots[:row])
-            return self._mark(held, history, drawn + row, first + row, state)
+            assert held is not None
+            log, before = held
+            if self._pick is not None and self._lie_before >= self._lie_since:
+                later = functools.partial(log.at, before + row)
+                return self._mark_lying(later, drawn + row, first + row, state)
+            return self._mark(*log.at(before + row), drawn + row, first + row, state)
 
         marks = _written(self._marker.after(block.advance, count, mark, also=self._far(block.columns)))
         source, written, last = exchange(slots, size)
@@ -481,11 +488,24 @@ class ShuffleStage(Stage):
             written = self._lying.rows[written]
         out: list[Column] = []
         for index, fresh in enumerate(fresh_columns):
-            held, fresh_alike = alike(self._columns[index], fresh)
-            out.append(merge(held, fresh_alike, source))
-            held.put(written, fresh_alike, last)  # type: ignore[arg-type]  # `alike` made them of one kind
-            self._columns[index] = held
+            column, fresh_alike = alike(self._columns[index], fresh)
+            out.append(merge(column, fresh_alike, source))
+            column.put(written, fresh_alike, last)  # type: ignore[arg-type]  # `alike` made them of one kind
+            self._columns[index] = column
         return from_history(self._structure, out, marks, ordered=self._marker.input.ordered)
+
+    def _log_of(self, block: Block, slots: Rows, first: int, history: Column) -> tuple[BufferLog, int]:
+        """What marks among the rows of a block are made of, and how many rows it knows in front of the block."""
+        if self._log is None or self._log.rows >= len(self):
+            self._lie_since = max(self._lie_since, first if self._log is None else 0)
+            self._log = BufferLog(self._contents(), self._history_column())
+        log, before, behind = self._log, self._log.rows, first + len(block)
+        if self._pick is not None and not self._pick.lie(block.origin):
+            self._lie_since = behind
+        *known, last = self._known(ArrayColumn(block.origin), block.columns, np.arange(first, behind))
+        # Whoever moves payloads writes to the references that sizes are a part of.
+        log.take(slots, [*known, last.copy()], history)
+        return log, before
 
     def _far(self, columns: Sequence[Column]) -> Sequence[int]:
         """The rows of the next block with which so many bytes have gone through that there should be a mark."""
@@ -502,6 +522,7 @@ class ShuffleStage(Stage):
 
     def _without_structure(self, block: Block) -> Block:
         """Makes bare objects of the block, and of the buffer, which differ in structure."""
+        self._log = None
         held = from_history(self._structure, self._columns).as_objects()
         self._structure = held.structure
         self._columns = [*held.columns, *self._columns[-2:]]
@@ -536,12 +557,7 @@ class ShuffleStage(Stage):
         """
         numbers, *lying = contents
         if lying and self._lies(numbers, lying[0]):
-            self._lie_before = following
-            known = numbers if self._pick is not None and self._pick.is_numbered else None
-            places = Places(lying[0], lying[1], self.context.sources.version, used_of(history), numbers=known)
-            self._history.forget(following)
-            self._has_numbers = False
-            return {"drawn": drawn, "places": places, "next": following, "row": following, "input": state}
+            return self._mark_lying(lambda: (contents, history), drawn, following, state)
         if not self._has_numbers:
             return None
         oldest = int(numbers.min())
@@ -553,6 +569,22 @@ class ShuffleStage(Stage):
             "row": oldest,
             "input": self._history.before(oldest),
         }
+
+    def _mark_lying(
+        self, held: Callable[[], tuple[list[Rows], Column]], drawn: int, following: int, state: State
+    ) -> Mark:
+        """The mark where rows can be read by themselves: what the buffer held is asked for when the mark is read."""
+        assert self._pick is not None
+        versions, is_numbered = self.context.sources.version, self._pick.is_numbered
+
+        def make() -> Places:
+            (numbers, origin, sizes), history = held()
+            return Places(origin, sizes, versions, used_of(history), numbers=numbers if is_numbered else None)
+
+        self._lie_before = following
+        self._history.forget(following)
+        self._has_numbers = False
+        return {"drawn": drawn, "places": LaterPlaces(make), "next": following, "row": following, "input": state}
 
     def _lies(self, numbers: Rows, origin: Rows) -> bool:
         """Whether all rows of the buffer are in files, of which those in front of the last mark were."""

@@ -15,7 +15,7 @@ from asyncdata.runtime.stage import Stage, StageContext
 from asyncdata.runtime.stages.sources.arrays import source_advance
 from asyncdata.runtime.stages.store.recording import Recorder
 from asyncdata.runtime.stages.store.stored import ElementStore
-from asyncdata.runtime.state.marker import Marker
+from asyncdata.runtime.state.marker import FirstMark, Marker
 
 
 class CacheStage(Stage):
@@ -42,6 +42,7 @@ class CacheStage(Stage):
         self._upstream: Stage | None = None
         self._recorder: Recorder | None = None
         self._marker = Marker()
+        self._first = FirstMark()
         self._ended = False
 
     async def _pull(self, limit: int) -> Block | None:
@@ -68,6 +69,9 @@ class CacheStage(Stage):
             self._ended = True
             return None
         self._block = block
+        if block.advance.ordered:
+            self._first.feed(block.advance)
+            self._store.begins(self._first.begins)
         if len(block):
             await self._recorder.keep(block)
         self._block = None

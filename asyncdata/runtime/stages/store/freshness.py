@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from asyncdata.errors import DataError, ObjectNotFoundError, StaleDataError, StateError
+from asyncdata.memory.advance import State
 from asyncdata.plan.node import walk
 from asyncdata.plan.sources import ListFiles, ManifestFile
 from asyncdata.planner.fingerprint import drawn_seeds
@@ -132,6 +133,10 @@ class Freshness:
             )
         self._steps = await self._threads.run(self._recipe.steps)
 
+    def begins(self, state: State | None) -> None:
+        """The input began at a state, which says what was kept in front; None: it says nothing."""
+        self.filling = self.filling and self.filling.beginning(state)
+
     async def finish(self) -> Json:
         """The input has ended: what its elements were made of."""
         steps = settled(self._steps, await self._threads.run(self._recipe.steps))
@@ -221,7 +226,7 @@ class Freshness:
 
     def _is_written_since(self) -> bool:
         """Whether the run of the state has written it itself: elements of it may lie in front of the state."""
-        if self.filling is None or self.filling != self._own:
+        if self.filling is None or self._own is None or self.filling.run != self._own.run:
             return False
         if not self._drawn:
             raise StateError(

@@ -28,7 +28,7 @@ from asyncdata.runtime.stages.store.freshness import Freshness
 from asyncdata.runtime.stages.store.recording import Recorder
 from asyncdata.runtime.stages.store.stored import FileWriter
 from asyncdata.runtime.state.filling import Told
-from asyncdata.runtime.state.marker import Marker
+from asyncdata.runtime.state.marker import FirstMark, Marker
 from asyncdata.runtime.user_code import UserFunction, call_rows
 from asyncdata.types import Json
 
@@ -74,11 +74,12 @@ class SnapshotStage(Stage):
         self._run = secrets.token_hex(4)
         self._source: Stage | None = None
         self._writes = False
-        self._told: Told | None = None
+        self._kept = False
         self._shards: dict[int, Recorder] = {}
         self._files: dict[int, str] = {}
         self._error: Exception | None = None
         self._marker = Marker()
+        self._first = FirstMark()
         self._ended = False
 
     async def _pull(self, limit: int) -> Block | None:
@@ -95,7 +96,7 @@ class SnapshotStage(Stage):
             if files is not None and self._freshness is not None and not self._freshness.fits():
                 # Its order is another one than that of the elements which were delivered.
                 files = None
-            self._told = None if self._freshness is None else Told(self._freshness.filling, files is not None)
+            self._kept = files is not None
             self._source = (
                 self._make_input() if files is None else self._make_reader([str(self._path / file) for file in files])
             )
@@ -104,7 +105,13 @@ class SnapshotStage(Stage):
         if block is None:
             return None
         passed = self._marker.rows
-        told = {} if self._told is None else self._told.to_mark()
+        if self._freshness is None:
+            told = {}
+        else:
+            if self._writes and block.advance.ordered:
+                self._first.feed(block.advance)
+                self._freshness.begins(self._first.begins)
+            told = Told(self._freshness.filling, self._kept).to_mark()
         return self._marker.mark(block, lambda row, state: {"at": passed + row, "input": state, **told})
 
     async def _pass_on(self, source: Stage, limit: int) -> Block | None:

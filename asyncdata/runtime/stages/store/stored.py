@@ -39,6 +39,7 @@ from asyncdata.formats.block_file import (
 )
 from asyncdata.formats.block_image import Image, check_image, load
 from asyncdata.memory.accounts import Foreseen, Ticket
+from asyncdata.memory.advance import State
 from asyncdata.memory.block import Block
 from asyncdata.runtime.memory.budget import Budget
 from asyncdata.runtime.reading.io import Io
@@ -72,6 +73,9 @@ class ElementStore(Protocol):
 
     async def load(self, number: int) -> Block:
         """The elements of one image; without an advance."""
+
+    def begins(self, state: State | None) -> None:
+        """What is filled in began at a state of its input, which says what was kept there; None: it says nothing."""
 
     def told(self) -> Told | None:
         """The run that has filled it, or fills it, for marks; None where nobody can fill it again."""
@@ -158,6 +162,10 @@ class MemoryStore:
         writer = _MemoryWriter(self, self._cell, self._charges, self._budget)
         self._account.foresee = lambda: writer.foresee(self._elements)
         return writer
+
+    def begins(self, state: State | None) -> None:
+        """See `ElementStore`."""
+        self._filling = self._filling and self._filling.beginning(state)
 
     def told(self) -> Told:
         """See `ElementStore`."""
@@ -296,6 +304,11 @@ class FileStore:
             return await self._threads.run(use, slabs.arena.array[slab.offset : slab.offset + length])
         finally:
             slabs.drop(slab)
+
+    def begins(self, state: State | None) -> None:
+        """See `ElementStore`."""
+        if self._freshness is not None:
+            self._freshness.begins(state)
 
     def told(self) -> Told | None:
         """See `ElementStore`."""
