@@ -17,7 +17,7 @@ import numpy.typing as npt
 from asyncdata.errors import UnbatchableError
 from asyncdata.memory.bytesarray import BytesArray
 from asyncdata.memory.leaf import Leaf, is_plain
-from asyncdata.memory.structure import Structure, describe, flatten_as, is_ragged, leaf_names, unflatten
+from asyncdata.memory.structure import Structure, describe, is_ragged, leaf_names, leaf_order
 from asyncdata.memory.wire import aligned
 
 
@@ -145,9 +145,9 @@ def plan_layout(structure: Structure, leaves: Sequence[Leaf]) -> Layout:
 
 def same_places(layout: Layout, other: Layout) -> bool:
     """Whether two layouts are the same but for the order of keys."""
-    ours, theirs = (list(map(str, zip(each.leaves, each.offsets, strict=True))) for each in (layout, other))
-    found: list[str] = []
-    return flatten_as(layout.structure, unflatten(other.structure, iter(theirs)), found) and found == ours
+    ours, theirs = (list(zip(each.leaves, each.offsets, strict=True)) for each in (layout, other))
+    order = leaf_order(layout.structure, other.structure)
+    return order is not None and [theirs[leaf] for leaf in order] == ours
 
 
 def parts_of(arena: npt.NDArray[np.uint8], offset: int, layout: Layout) -> list[npt.NDArray[Any]]:

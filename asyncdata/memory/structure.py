@@ -200,6 +200,19 @@ def is_ragged(structure: Structure) -> bool:
     return isinstance(structure, RaggedOf)
 
 
+def leaf_order(structure: Structure, other: Structure) -> list[int] | None:
+    """For each leaf of a structure, which leaf of another one it is; None where they nest differently.
+
+    Dicts may have their keys in other orders.
+    """
+    if structure == other:
+        return list(range(leaf_count(structure)))
+    if is_ragged(other):
+        return None
+    found: list[int] = []
+    return found if flatten_as(structure, unflatten(other, iter(range(leaf_count(other)))), found) else None
+
+
 def leaf_count(structure: Structure) -> int:
     """How many leaves the structure has."""
     if isinstance(structure, RaggedOf):

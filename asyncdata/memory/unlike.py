@@ -23,7 +23,7 @@ from asyncdata.errors import UnbatchableError
 from asyncdata.memory.layout import as_bytes, mismatch, refuse_ragged, row_leaf, structure_mismatch
 from asyncdata.memory.leaf import Leaf
 from asyncdata.memory.narrow import fits, halved_leaf, too_large
-from asyncdata.memory.structure import LEAF, Structure, flatten, flatten_as, is_ragged, leaf_names, unflatten
+from asyncdata.memory.structure import LEAF, Structure, flatten, flatten_as, leaf_names, leaf_order
 
 Kind: TypeAlias = Leaf | UnbatchableError
 """What an element's leaf is in a batch, or why it is nothing."""
@@ -103,7 +103,7 @@ def first_misfit(parts: Iterable[tuple[int, Kinds]]) -> tuple[int, UnbatchableEr
     """
     (_, first), *_ = parts = [(start, part) for start, part in parts if part.count]
     for start, part in parts:
-        if not _nests_as(first, part):
+        if leaf_order(first.structure, part.structure) is None:
             return start, structure_mismatch(first.structure, part.structure, start)
         if part.nests is not None:
             row, structure = part.nests
@@ -122,7 +122,8 @@ def _errors(parts: list[tuple[int, Kinds]], leaf: int) -> Iterator[tuple[int, Un
     """What is wrong with one leaf, the most important error first."""
     first = parts[0][1]
     wanted = first.leaves[leaf]
-    at = [_leaf_of(first, part, leaf) for _, part in parts]
+    orders = (leaf_order(first.structure, part.structure) for _, part in parts)
+    at = [leaf if order is None else order[leaf] for order in orders]
     for (start, part), there in zip(parts, at, strict=True):
         for row, kind in ((0, part.leaves[there]), part.others.get(there, (0, wanted))):
             if isinstance(kind, UnbatchableError):
@@ -134,16 +135,3 @@ def _errors(parts: list[tuple[int, Kinds]], leaf: int) -> Iterator[tuple[int, Un
         if there in part.values:
             row, error = part.values[there]
             yield start + row, error
-
-
-def _nests_as(first: Kinds, part: Kinds) -> bool:
-    if is_ragged(part.structure):
-        return part.structure == first.structure
-    return flatten_as(first.structure, unflatten(part.structure, iter(range(len(part.leaves)))), [])
-
-
-def _leaf_of(first: Kinds, part: Kinds, leaf: int) -> int:
-    """Which leaf of a part is this one of the first part: dicts may have their keys in other orders."""
-    found: list[int] = []
-    flatten_as(first.structure, unflatten(part.structure, iter(range(len(part.leaves)))), found)
-    return found[leaf]

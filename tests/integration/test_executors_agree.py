@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 import asyncdata as ad
@@ -655,6 +655,8 @@ def test_what_makes_no_batch_is_told_alike() -> None:
         size=st.sampled_from([2, 8, 50]),
         drop=st.booleans(),
     )
+    @example(usual="dict", kinds=["", "dict the other way", ""], size=8, drop=False)
+    @example(usual="dict", kinds=["", "dict the other way", "dict with another leaf"], size=8, drop=False)
     def run(usual: str, kinds: list[str], size: int, drop: bool) -> None:
         give = giving([kind or usual for kind in kinds])
         numbers = ad.Dataset.range(len(kinds))

@@ -28,7 +28,7 @@ from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColum
 from asyncdata.memory.layout import Layout, same_places
 from asyncdata.memory.leaf import Leaf
 from asyncdata.memory.slabs import Slab
-from asyncdata.memory.structure import Structure, unflatten
+from asyncdata.memory.structure import Structure, leaf_order, unflatten
 from asyncdata.memory.unlike import Kinds, first_misfit
 from asyncdata.memory.wire import aligned, pack, packed_bytes, shape_of, write
 from asyncdata.observe.parts import Runs
@@ -492,9 +492,12 @@ class Job:
                 raise self._misfit()
             ragged, columns = self._put_aside(part.reply)
             structures.append(ragged.structure)
-            if ragged.structure != structures[0]:
+            order = leaf_order(structures[0], ragged.structure)
+            if order is None:
                 raise self._misfit()
-            values = [[*items, *more] for items, more in zip(values or [[]] * len(columns), columns, strict=True)]
+            values = values or [[] for _ in columns]
+            for items, leaf in zip(values, order, strict=True):
+                items.extend(columns[leaf])
         try:
             return structures[0], self._hand_over(tuple(map(batch_of, values)))
         except Misfit as misfit:
