@@ -183,8 +183,9 @@ class Feed(ABC):
         Raises:
             StateError: No state describes the position, see `PipelineIterator.state_dict`.
         """
-        run = self._run
-        place = self._next if run is None else run.place()
+        return self._state(self._next if self._run is None else self._run.place())
+
+    def _state(self, place: EpochPlace) -> dict[str, Any]:
         mine = self._rank()
         return {
             "version": VERSION,

@@ -231,11 +231,12 @@ class Run:
         self.committed = steps
         self._own.commit(steps)
 
-    def place(self) -> EpochPlace:
-        """Behind the batches that were used: committed, or else handed out."""
-        if self.ended and self.committed in (None, self.handed):
+    def place(self, steps: int | None = None) -> EpochPlace:
+        """Behind so many batches, or else behind those that were used: committed, or else handed out."""
+        if steps is None:
+            steps = self.handed if self.committed is None else self.committed
+        if self.ended and steps == self.handed:
             return EpochPlace(self.epoch + 1)
-        steps = self.handed if self.committed is None else self.committed
         return self._own.place(steps)._replace(agreed=self._agreed(steps))
 
     def close(self) -> None:
