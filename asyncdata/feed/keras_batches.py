@@ -65,6 +65,7 @@ class KerasBatches:
 
     def __init__(self, dataset: Dataset, division: Division, steps: int) -> None:
         self.steps = steps
+        self._made_of = dataset, division, steps
         self.next_steps = steps  # of the epoch that begins next: less, if it was interrupted
         self._feed = _Endless(dataset.repeat(), division)
         self._batches = iter(self._feed)
@@ -147,3 +148,13 @@ class KerasBatches:
     def close(self) -> None:
         """See `KerasFeed.close`."""
         self._feed.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """In another process: where this one is, and not what runs here."""
+        return _at, (*self._made_of, self.state_dict())
+
+
+def _at(dataset: Dataset, division: Division, steps: int, state: dict[str, Any]) -> KerasBatches:
+    made = KerasBatches(dataset, division, steps)
+    made.load_state_dict(state)
+    return made

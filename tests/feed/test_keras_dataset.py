@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pickle
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -344,6 +345,17 @@ def test_a_batch_asked_ahead_is_looked_at_as_the_first_one(per_epoch: int, monke
     model(built=False).fit(batches, epochs=2, verbose=0)
     assert found[-2 * per_epoch :] == [batch[0][:, 0].tolist() for batch in rows().repeat(2)][: 2 * per_epoch]
     assert batches.position == 2 * per_epoch
+
+
+def test_a_copy_goes_on_where_the_feed_is() -> None:
+    """In this process or another."""
+    batches = feed.keras(rows(shuffled=True))
+    model().fit(batches, epochs=1, verbose=0)
+    batches.on_epoch_begin()
+    _ = batches[0]
+    again = pickle.loads(pickle.dumps(batches))
+    assert again.state_dict() == batches.state_dict()
+    np.testing.assert_array_equal(again[0][0], batches[0][0])
 
 
 def test_keras_starts_no_threads_to_take_batches() -> None:
