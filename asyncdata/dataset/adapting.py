@@ -2,9 +2,9 @@
 
     element ──summaries (here, or in worker processes)──▶ merged, in order ──▶ functions
 
-Each learner makes a small summary of a leaf. Merging is associative, so the result does not depend on where summaries
-are made. Apart from rounding, and from the error that quantiles may have, it does not depend on the size of batches
-either.
+Each learner makes a small summary of a leaf. Summaries are merged in the order of the elements, so the result does not
+depend on where they are made. Merging is associative, so apart from rounding, and from the error that quantiles may
+have, the result does not depend on the size of batches either.
 """
 
 from __future__ import annotations
@@ -84,7 +84,9 @@ def _summarized(
     elsewhere = parallel is not None
     total: Partial | None = None
     try:
-        with (dataset.map(summarize, parallel) if elsewhere else dataset).iterator() as elements:
+        # In order even if the dataset has none: sums are rounded in the same way, wherever their parts are made.
+        parts = dataset.map(summarize, parallel, deterministic=True) if elsewhere else dataset
+        with parts.iterator() as elements:
             for number, element in enumerate(elements, 1):
                 part = element if elsewhere else summarize.of(element)
                 if total is None:

@@ -6,6 +6,7 @@ take no epoch. The feed's state is that of the iterator that began last.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import weakref
 from abc import ABC, abstractmethod
@@ -183,8 +184,9 @@ class Feed(ABC):
         Raises:
             StateError: No state describes the position, see `PipelineIterator.state_dict`.
         """
-        run = self._run
-        place = self._next if run is None else run.place()
+        return self._state(self._next if self._run is None else self._run.place())
+
+    def _state(self, place: EpochPlace) -> dict[str, Any]:
         mine = self._rank()
         return {
             "version": VERSION,
@@ -242,8 +244,12 @@ class Feed(ABC):
             self._run.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        """What another process needs: not what runs here."""
-        return {**vars(self), **dict.fromkeys(self.stays_here)}
+        """What another process needs: where this one is, and not what runs here."""
+        place = self._next
+        if self._run is not None:
+            with contextlib.suppress(StateError):  # no state describes it: the next epoch is as near as one comes
+                place = self._run.place()
+        return {**vars(self), "_next": place, **dict.fromkeys(self.stays_here)}
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._whole!r}, epoch {self.epoch}>"
@@ -299,7 +305,8 @@ class AllRanks:
         Raises:
             StateError: It is none, or the pipeline does not allow another number of ranks.
         """
-        ranks = state.get("ranks")
+        given: Any = state  # it comes from a file, so it may be anything
+        ranks = given.get("ranks") if isinstance(given, Mapping) else None
         if not isinstance(ranks, list):
             raise StateError("this is not a state of all ranks; one of a single rank belongs to the feed itself")
         self._feed._load(ranks)  # noqa: SLF001 -- a view of it

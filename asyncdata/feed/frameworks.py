@@ -153,8 +153,9 @@ def keras(
     feed is one endless sequence of batches: every epoch of Keras takes the next ``steps`` of it. TensorFlow is not
     needed with another backend.
 
-    ``state_dict()`` and ``load_state_dict(state)`` save and load the position, and ``callback(path)`` does both during
-    ``fit``, beside ``BackupAndRestore``. ``close()`` ends the pipeline.
+    ``backup(path)`` is a callback that saves the training run and goes on with it, also inside an epoch.
+    ``callback(path)`` saves the position beside ``BackupAndRestore``; ``state_dict()`` and ``load_state_dict(state)``
+    save and load it by hand. ``close()`` ends the pipeline.
 
     Args:
         dataset: Gives whole batches.

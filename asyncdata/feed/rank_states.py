@@ -15,7 +15,7 @@ from asyncdata.runtime.state.division import split
 
 VERSION: Final = 1
 
-_KEYS: Final = {"version": int, "epoch": int, "steps": int, "turn": int, "rank": int, "world": int, "begun_by": int}
+_KEYS: Final = ("version", "epoch", "steps", "turn", "rank", "world", "begun_by")
 
 
 def state_of(states: Sequence[Mapping[str, Any]], mine: Rank) -> Mapping[str, Any]:
@@ -44,14 +44,19 @@ def state_of(states: Sequence[Mapping[str, Any]], mine: Rank) -> Mapping[str, An
     return _divided([found[key] for key in sorted(found)], mine)
 
 
-def _check(state: Mapping[str, Any]) -> None:
-    if not all(isinstance(state.get(key), kind) for key, kind in _KEYS.items()):
+def _check(state: Any) -> None:
+    """A state comes from a file, so it may be anything."""
+    if not isinstance(state, Mapping) or not all(_is_count(state.get(key)) for key in _KEYS):
         raise StateError("this is not the state of a feed; a state of PipelineIterator belongs to ds.iterator()")
     agreed = state.get("agreed")
     if agreed is not None and not (isinstance(agreed, list | tuple) and list(map(type, agreed)) == [str, int]):
         raise StateError(f"the state of a feed says that ranks have agreed on {agreed!r}, which is not on steps")
     if state["version"] > VERSION:
         raise StateError(f"the state is of version {state['version']}, and this library knows {VERSION}")
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and value >= 0
 
 
 def _divided(states: Sequence[Mapping[str, Any]], mine: Rank) -> Mapping[str, Any]:

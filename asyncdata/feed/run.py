@@ -120,19 +120,30 @@ class Run:
             self.commit(place.steps)
 
     def next(self) -> Any:
-        """The next batch, or `END`."""
-        if self._error is not None:
-            raise self._error
-        if not self.live:
-            # Not at the end: batches that were read ahead are dropped, so nothing that is left may look like it.
-            raise PipelineClosedError(
-                f"the iteration ended in epoch {self.epoch}, before the epoch did: {self._failure or 'it was closed'}"
-            )
-        self._prepare()
+        """The next batch, or `END`.
+
+        An error belongs to its batch: those that were sent before it are received first.
+        """
+        if self._error is None:
+            if not self.live:
+                # Not at the end: batches that were read ahead are dropped, so nothing that is left may look like it.
+                raise PipelineClosedError(
+                    f"the iteration ended in epoch {self.epoch}, before the epoch did: "
+                    f"{self._failure or 'it was closed'}"
+                )
+            try:
+                self._prepare()
+            except Exception as error:
+                if not self._hand.waiting:
+                    raise
+                self._error = error
         if self._hand.waiting:
             found = self._hand.receive()
             self.handed += 1
             return found
+        if self._error is not None:
+            kept, self._error = self._error, None
+            raise kept
         self.ended = True
         self.close()
         return END
@@ -231,11 +242,12 @@ class Run:
         self.committed = steps
         self._own.commit(steps)
 
-    def place(self) -> EpochPlace:
-        """Behind the batches that were used: committed, or else handed out."""
-        if self.ended and self.committed in (None, self.handed):
+    def place(self, steps: int | None = None) -> EpochPlace:
+        """Behind so many batches, or else behind those that were used: committed, or else handed out."""
+        if steps is None:
+            steps = self.handed if self.committed is None else self.committed
+        if self.ended and steps == self.handed:
             return EpochPlace(self.epoch + 1)
-        steps = self.handed if self.committed is None else self.committed
         return self._own.place(steps)._replace(agreed=self._agreed(steps))
 
     def close(self) -> None:

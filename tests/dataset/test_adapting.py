@@ -46,6 +46,21 @@ def test_neither_batches_nor_workers_matter(runtime: Any, parallel: int | None, 
     np.testing.assert_allclose(whole.std(axis=0), 1, rtol=1e-5)
 
 
+def numbers_of(index: int) -> Any:
+    """Many in the first element, so that it is summarized last where nothing keeps the order."""
+    return np.random.default_rng(index).normal(1000, size=1_000_000 if index == 0 else 3)
+
+
+@pytest.mark.parametrize("learner", [ad.Normalization(None), ad.Quantiles(4)])
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_the_last_bit_does_not_depend_on_workers(runtime: Any, learner: Any, *, deterministic: bool) -> None:
+    """Summaries are merged in the order of the elements, though the dataset lets steps in workers change it."""
+    ds = ad.Dataset.range(100).map(lambda index: numbers_of(int(index)))
+    ds = ds.with_options(ad.Options(deterministic=deterministic))
+    here, elsewhere = (ad.adapt(ds, learner, num_parallel_calls=parallel) for parallel in (None, 2))
+    assert here.to_json() == elsewhere.to_json()
+
+
 def test_learned_functions_run_everywhere(runtime: Any) -> None:
     """Inline, in workers, vectorized, element by element, behind a cache: the same elements."""
     ds = ad.Dataset.from_tensor_slices(DATA)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import pickle
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +17,11 @@ import pytest
 
 import asyncdata as ad
 from asyncdata import feed
-from asyncdata.errors import PipelineError
+from asyncdata.errors import PipelineError, StateError
 from tests.architecture.tree import ROOT
 from tests.feed.installed import needed, needed_here
 from tests.patience import LIMIT_S
+from tests.samples import SOAK
 
 needed("keras")
 if os.environ["KERAS_BACKEND"] == "jax":
@@ -174,20 +178,192 @@ def test_an_interrupted_run_goes_on(epoch: int, tmp_path: Path) -> None:
     np.testing.assert_array_equal(run(), expected)
 
 
-def test_the_position_counts_what_was_trained_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Saved every three batches, several steps in one call: the next run's first batch is the one behind these."""
-    trained, batches = model(), feed.keras(rows(shuffled=True))
-    path = tmp_path / "position.json"
-    at_once = 1 if BACKEND == "torch" else 2  # PyTorch's backend has no more
-    trained.compile(loss="mse", steps_per_execution=at_once)
+def with_state(per_call: int) -> Any:
+    """A model with all kinds of state: random numbers, a metric that is made late, gradients that are accumulated."""
+    keras.utils.set_random_seed(1)
+    made = keras.Sequential([keras.layers.Dropout(0.3, seed=2), keras.layers.Dense(1)])
+    optimizer = keras.optimizers.Adam(0.05, gradient_accumulation_steps=2)
+    eager = per_call == 1  # no time for compiling
+    made.compile(optimizer, loss="mse", metrics=["mae"], steps_per_execution=per_call, run_eagerly=eager)
+    made.build((None, 3))
+    return made
+
+
+class Ended(keras.callbacks.Callback):  # type: ignore[misc]  # keras is not there where types are checked
+    """Ends a run after so many calls of the training function, behind the step and in front of a backup."""
+
+    def __init__(self, calls: int) -> None:
+        super().__init__()
+        self._calls = calls
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Ends."""
+        self._calls -= 1
+        if self._calls < 0:
+            raise StoppedError
+
+
+@pytest.mark.parametrize(
+    ("per_call", "save_freq", "ends"),
+    [
+        (1, 1, range(1, 12) if SOAK else (1, 5, 6, 10)),  # behind the first step, and around the end of an epoch
+        (1, 4, range(1, 12) if SOAK else (5, 10)),
+        (1, "epoch", range(1, 12) if SOAK else (8,)),
+        *((4, save_freq, (1, 2, 3)) for save_freq in (1, 6) if BACKEND != "torch"),  # which has one step in a call
+    ],
+)
+def test_a_backup_goes_on_inside_an_epoch(
+    per_call: int, save_freq: Any, ends: Iterable[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ended in any step: the rest of the epoch and the epochs behind it, with the same weights, losses and metrics."""
+    path, epochs = tmp_path / "backup.npz", 2
+    with monkeypatch.context() as patch:
+        found = given(feed.keras(rows(shuffled=True)), patch)
+
+        def run(*first: Any) -> tuple[Any, dict[str, list[float]]]:
+            found.clear()
+            trained, batches = with_state(per_call), feed.keras(rows(shuffled=True))
+            callbacks = [*first, batches.backup(path, save_freq)]
+            fitted = trained.fit(
+                batches, epochs=epochs, verbose=0, callbacks=callbacks, validation_data=(X, Y), validation_freq=2
+            )
+            assert batches.position == epochs * batches.num_batches
+            return trained.get_weights(), fitted.history
+
+        stream = [batch[0][:, 0].tolist() for batch in rows(shuffled=True).repeat(epochs)]
+        weights, history = run()
+        for ended in ends:
+            with pytest.raises(StoppedError):
+                run(Ended(ended))
+            begun = json.loads(np.load(path)["head"].tobytes())["position"]["steps"] if path.exists() else 0
+            again, rest = run()
+            assert found[-(len(stream) - begun) :] == stream[begun:]
+            for one, other in zip(again, weights, strict=True):
+                np.testing.assert_array_equal(one, other)
+            for name, values in rest.items():
+                assert values == history[name][len(history[name]) - len(values) :]
+            assert len(rest["loss"]) == epochs - begun // 6
+            assert not path.exists()
+
+
+def test_a_backup_is_refused_where_it_does_not_fit(tmp_path: Path) -> None:
+    """Another model, a file that is none, an epoch that is not the interrupted one, another length of epochs."""
+    path, batches = tmp_path / "backup.npz", feed.keras(rows())
     with pytest.raises(StoppedError):
-        trained.fit(batches, epochs=2, verbose=0, callbacks=[batches.callback(path, 3), Interrupt(0, 3)])
-    saved = 2 + at_once
-    assert json.loads(path.read_bytes())["steps"] == saved
-    again = feed.keras(rows(shuffled=True))
-    found = given(again, monkeypatch)
-    trained.fit(again, epochs=1, verbose=0, callbacks=[again.callback(path, 3)])
-    assert found[-6:] == [batch[0][:, 0].tolist() for batch in rows(shuffled=True).repeat(2)][saved : saved + 6]
+        model().fit(batches, epochs=2, verbose=0, callbacks=[Ended(3), batches.backup(path, 2)])
+    kept = path.read_bytes()
+
+    def refused(error: type[Exception], message: str, trained: Any = None, **more: Any) -> None:
+        with pytest.raises(error, match=message):
+            (trained or model()).fit(batches, epochs=2, verbose=0, callbacks=[batches.backup(path, 2)], **more)
+
+    other = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2), keras.layers.Dense(1)])
+    other.compile(loss="mse")
+    refused(StateError, "another model", other)
+    refused(ValueError, "steps=n to feed.keras", steps_per_epoch=3)
+    refused(ValueError, "goes on in epoch 0, and fit in epoch 1", initial_epoch=1)
+    for damaged in (b"", b"nothing", kept[: len(kept) // 2]):
+        path.write_bytes(damaged)
+        refused(StateError, "not a backup")
+    wrongs: list[Any] = [0, "batch", None, 1.5]
+    for wrong in wrongs:
+        with pytest.raises((ValueError, TypeError), match="save_freq"):
+            batches.backup(path, wrong)
+
+
+def test_a_model_can_be_trained_on_behind_a_run_that_went_on(tmp_path: Path) -> None:
+    """From its first epoch, as another fit: the number of the interrupted epoch belongs to the run that went on."""
+    path, trained = tmp_path / "backup.npz", model()
+    batches = feed.keras(rows())
+    for ends in ([Ended(8)], []):
+        with pytest.raises(StoppedError) if ends else contextlib.nullcontext():
+            trained.fit(batches, epochs=2, verbose=0, callbacks=[*ends, batches.backup(path, 1)])
+    assert len(trained.fit(batches, epochs=2, verbose=0).history["loss"]) == 2
+
+
+@pytest.mark.skipif(BACKEND == "torch", reason="has one step in a call")
+def test_a_last_call_may_have_fewer_steps(tmp_path: Path) -> None:
+    """Keras counts it as if it had as many as the others; what is committed is what was trained on."""
+    trained, batches = with_state(4), feed.keras(rows())
+    trained.fit(batches, epochs=2, verbose=0, callbacks=[batches.callback(tmp_path / "position.json")])
+    assert batches.position == 12
+
+
+class Positions(keras.callbacks.Callback):  # type: ignore[misc]  # keras is not there where types are checked
+    """Asks for the position before each epoch."""
+
+    def __init__(self, batches: Any) -> None:
+        super().__init__()
+        self.found: list[int] = []
+        self._batches = batches
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Asks."""
+        self.found.append(self._batches.position)
+
+
+def test_asking_for_the_position_does_not_hold_it() -> None:
+    """A batch that the model was built on is not counted, and those that follow are."""
+    batches = feed.keras(rows())
+    positions = Positions(batches)
+    model(built=False).fit(batches, epochs=3, verbose=0, callbacks=[positions])
+    assert positions.found == [0, 6, 12]
+    assert batches.position == 18
+
+
+@pytest.mark.parametrize("per_epoch", [1, 2, 3])
+@pytest.mark.parametrize("built", [True, False])
+def test_no_batch_is_predicted_twice(per_epoch: int, *, built: bool) -> None:
+    """Nor left out, however short the epochs are, in whichever order predict, evaluate and fit are called."""
+    numbers = np.arange(40, dtype=np.float32)[:, None]
+    batches = feed.keras(ad.Dataset.from_tensor_slices((numbers, numbers)).batch(1), steps=per_epoch)
+    same = keras.Sequential([keras.layers.Dense(1, kernel_initializer="ones")])
+    same.compile(keras.optimizers.SGD(0.0), loss="mse")
+    if built:
+        same.build((None, 1))
+    found: list[float] = []
+    for _ in range(3):
+        found += same.predict(batches, verbose=0)[:, 0].tolist()
+    if BACKEND != "tensorflow":  # which asks ahead, and would leave batches out
+        found += same.predict(batches, verbose=0, steps=1)[:, 0].tolist()
+    assert found == list(range(len(found)))
+    same.evaluate(batches, verbose=0)
+    same.compile(keras.optimizers.SGD(0.0), loss="mae", metrics=["mse"])  # Keras looks at a batch once more
+    same.fit(batches, epochs=2, verbose=0)
+    expected = len(found) + 3 * per_epoch
+    assert batches.position == expected
+    assert same.predict(batches, verbose=0)[0, 0] == expected
+
+
+@pytest.mark.skipif(BACKEND != "jax", reason="asks for no batch ahead on a GPU")
+@pytest.mark.parametrize("per_epoch", [1, 2, 5])
+def test_a_batch_asked_ahead_is_looked_at_as_the_first_one(per_epoch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Keras does on a GPU, when it builds a model."""
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    batches = feed.keras(rows(), steps=per_epoch)
+    found = given(batches, monkeypatch)
+    model(built=False).fit(batches, epochs=2, verbose=0)
+    assert found[-2 * per_epoch :] == [batch[0][:, 0].tolist() for batch in rows().repeat(2)][: 2 * per_epoch]
+    assert batches.position == 2 * per_epoch
+
+
+def test_a_copy_goes_on_where_the_feed_is() -> None:
+    """In this process or another."""
+    batches = feed.keras(rows(shuffled=True))
+    model().fit(batches, epochs=1, verbose=0)
+    batches.on_epoch_begin()
+    _ = batches[0]
+    again = pickle.loads(pickle.dumps(batches))
+    assert again.state_dict() == batches.state_dict()
+    np.testing.assert_array_equal(again[0][0], batches[0][0])
+
+
+def test_keras_starts_no_threads_to_take_batches() -> None:
+    """They would take them in any order; the dataset has workers of its own."""
+    batches: Any = feed.keras(rows())
+    assert batches.workers == 1
+    with pytest.raises(AttributeError):
+        batches.workers = 4
 
 
 def test_ranks_take_equal_numbers_of_different_batches() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import itertools
 import json
+import pickle
 import signal
 import threading
 from collections.abc import Callable
@@ -15,7 +17,7 @@ import numpy as np
 import pytest
 
 import asyncdata as ad
-from asyncdata.errors import PipelineClosedError
+from asyncdata.errors import PipelineClosedError, StateError
 from asyncdata.feed.run import Conversion, Hand
 from tests.feed.plain import Meeting, PlainFeed, on_all_ranks, plain
 
@@ -211,3 +213,42 @@ def test_hardly_any_data_is_no_reason_to_hang(count: int, even: Any) -> None:
         for epoch in range(3):
             assert feed.epoch == epoch
             assert len(list(feed)) == (count > 0)
+
+
+@pytest.mark.parametrize("make", [plain, ahead])
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda feed: pickle.loads(pickle.dumps(feed))])
+def test_a_copy_goes_on_where_the_feed_is(copied: Callable[[Any], Any], make: Callable[..., PlainFeed]) -> None:
+    """At each step of an epoch, and behind a commit; the feed itself goes on, too."""
+    for steps in range(5):
+        feed = make(numbers(10))
+        batches = iter(feed)
+        for _ in range(steps):
+            next(batches)
+        again = copied(feed)
+        assert again.state_dict() == feed.state_dict()
+        assert [batch.tolist() for batch in again] == [batch.tolist() for batch in batches]
+        if steps:
+            feed.commit(steps - 1)
+            assert copied(feed).state_dict()["steps"] == steps - 1
+
+
+@pytest.mark.parametrize("make", [plain, ahead])
+def test_an_error_comes_behind_the_batches_before_it(make: Callable[..., PlainFeed]) -> None:
+    """However many are on their way when it is met; once, and then the iteration is closed."""
+    feed = make(ad.Dataset.range(10).map(lambda number: {"number": 1 // (int(number) - 6)}).batch(2))
+    batches = iter(feed)
+    for _ in range(3):
+        next(batches)
+    for kind in (ZeroDivisionError, PipelineClosedError, PipelineClosedError):
+        with pytest.raises(kind):
+            next(batches)
+    assert feed.state_dict()["steps"] == 3
+
+
+@pytest.mark.parametrize("state", [None, [], "state", 1, {}, {**plain(ad.Dataset.range(1)).state_dict(), "epoch": -1}])
+def test_what_is_no_state_is_refused(state: Any) -> None:
+    """As any other state that does not fit."""
+    feed = plain(numbers(10))
+    for target in (feed, feed.all_ranks()):
+        with pytest.raises(StateError, match="state"):
+            target.load_state_dict(state)
