@@ -170,7 +170,11 @@ class _Position(_Used):
         """Goes on where a run was interrupted."""
         super().on_train_begin(logs)
         if self._path.exists():
-            self._batches.load_state_dict(json.loads(self._path.read_bytes()))
+            try:
+                state = json.loads(self._path.read_bytes())
+            except ValueError as error:
+                raise StateError("the file of a position is damaged", url=str(self._path)) from error
+            self._batches.load_state_dict(state)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Behind the validation."""

@@ -43,7 +43,7 @@ class PositionHandler(ocp.CheckpointHandler):  # type: ignore[misc]  # orbax is 
         if not found or before != {str(len(found))}:
             missing = f"the positions of some processes are missing: there are {sorted(found)}"
             raise StateError(missing, url=str(directory))
-        states = [json.loads(found[f"process_{index}-of-{len(found)}.json"].read_text()) for index in range(len(found))]
+        states = [_read(found[f"process_{index}-of-{len(found)}.json"]) for index in range(len(found))]
         item: HasState = args.item
         count, index = ocp.multihost.process_count(), ocp.multihost.process_index()
         if isinstance(item, Feed):
@@ -56,6 +56,13 @@ class PositionHandler(ocp.CheckpointHandler):  # type: ignore[misc]  # orbax is 
 
     def metadata(self, directory: Any) -> None:
         """A position is described by `asyncdata.state.describe`."""
+
+
+def _read(path: Any) -> Any:
+    try:
+        return json.loads(path.read_text())
+    except ValueError as error:
+        raise StateError("the file of a position is damaged", url=str(path)) from error
 
 
 @ocp.args.register_with_handler(PositionHandler, for_save=True)

@@ -271,6 +271,15 @@ def test_a_backup_is_refused_where_it_does_not_fit(tmp_path: Path) -> None:
             batches.backup(path, wrong)
 
 
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"null", b"{}"])
+def test_a_damaged_position_is_refused(content: bytes, tmp_path: Path) -> None:
+    """Not taken for the beginning."""
+    path, batches = tmp_path / "position.json", feed.keras(rows())
+    path.write_bytes(content)
+    with pytest.raises(StateError):
+        model().fit(batches, verbose=0, callbacks=[batches.callback(path)])
+
+
 def test_a_model_can_be_trained_on_behind_a_run_that_went_on(tmp_path: Path) -> None:
     """From its first epoch, as another fit: the number of the interrupted epoch belongs to the run that went on."""
     path, trained = tmp_path / "backup.npz", model()
