@@ -285,6 +285,8 @@ class Fetcher:
     def _told(self, error: StorageError, url: str) -> StorageError:
         """An error that leaves the storage layer: without what foreign ones behind it, and options, may hold."""
         error.__cause__ = error.__context__ = None
+        if isinstance(error, ReadFailedError):
+            error.info = None  # it has the URL as it was given
         scheme = self._scheme_of(url)
         options = self._options.storage.get(SCHEME_ALIASES.get(scheme, scheme))
         if options:

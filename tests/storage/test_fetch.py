@@ -19,7 +19,7 @@ from asyncdata.errors import (
 )
 from asyncdata.options import Environment, HedgeOptions, Options, RetryOptions, TimeoutOptions
 from asyncdata.storage import FailureCause, Fetcher, split_range
-from asyncdata.storage.failures import read_failed
+from asyncdata.storage.failures import ReadFailedError, read_failed
 from asyncdata.types import ObjectInfo
 from fake_gcs import FakeGCS, Fault, Latency, Profile, Rule
 from tests.patience import LIMIT_S, turns, until
@@ -165,6 +165,19 @@ async def test_giving_up_names_place_and_attempts() -> None:
             with pytest.raises(TransientStorageError, match="503") as caught:
                 await fetcher.read(info, 1000, memoryview(bytearray(10)))
             assert caught.value.place() == {"url": URL, "version": info.version, "offset": 1000, "attempts": 3}
+
+
+async def test_an_error_has_no_url_but_its_own() -> None:
+    """Which is shown without what is secret in it; what the answer's head said has it as it was given."""
+    async with FakeGCS(buckets=["bucket"]) as server:
+        server.put("bucket", "x", DATA)
+        server.profile = Profile(rules=(Rule(fault=Fault(kind="reset", after_bytes=70_000), media_only=True),))
+        url = f"{server.url.replace('://', '://me:5ecre7@')}/bucket/x?key=5ecre7"
+        async with fetching(server, retry=RetryOptions(max_attempts=1)) as fetcher:
+            with pytest.raises(ReadFailedError) as caught:
+                await fetcher.open_read(url, memoryview(bytearray(len(DATA))))
+        assert "5ecre7" not in repr(vars(caught.value))
+        assert b"5ecre7" not in pickle.dumps(caught.value)
 
 
 async def test_no_try_starts_after_the_deadline() -> None:
