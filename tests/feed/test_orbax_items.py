@@ -71,3 +71,13 @@ def test_a_checkpoint_of_which_a_part_is_missing_is_refused(saved: Saved, tmp_pa
     (folder / "2" / "feed" / "process_0-of-2.json").unlink()
     with pytest.raises(AssertionError, match=r"some processes are missing: there are \['process_1-of-2.json'\]"):
         ranks(folder, "restore", 1)
+
+
+@pytest.mark.slow
+def test_a_damaged_checkpoint_is_refused(saved: Saved, tmp_path: Path) -> None:
+    """With the name of the file."""
+    folder = tmp_path / "checkpoints"
+    shutil.copytree(saved[0], folder)
+    (folder / "2" / "feed" / "process_0-of-2.json").write_text('{"version": ')
+    with pytest.raises(AssertionError, match=r"StateError: the file of a position is damaged .*process_0-of-2.json"):
+        ranks(folder, "restore", 1)
