@@ -364,6 +364,7 @@ cases = st.builds(
 @example(case=Case("async", "window", 1_000_000, False, 0.4))
 @example(case=Case("inline", "shuffle", 300_000, False, 2.0, "list of bytes"))
 @example(case=Case("inline", "windows", 300_000, False, 2.0))
+@example(case=Case("thread", "unbatch", 70_000, False, 2.0, "bytes"))
 @example(case=Case("inline", "full cache", 300_000, False, 2.0, "list of lists"))
 def test_the_limit_holds_whatever_runs_where(case: Case, folder: Path) -> None:
     """The tree grows by no more than the limit and a tenth; fails always or never; not with the limit it names."""

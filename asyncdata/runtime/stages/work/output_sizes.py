@@ -20,10 +20,12 @@ class OutputSizes:
 
     Attributes:
         known: Whether a task has come so far that its successors can be judged by it.
+        are_whole: Whether one has ended, so that what payloads take is known, too.
     """
 
     def __init__(self) -> None:
         self.known = False
+        self.are_whole = False
         self._rows = 1
         self._nbytes = 0
         self._payload = 0.0
@@ -36,7 +38,7 @@ class OutputSizes:
 
     def saw_payloads(self, rows: int, nbytes: int) -> None:
         """The payloads of so many rows took so much; none of them is known by 0 bytes."""
-        self.known = True
+        self.known = self.are_whole = True
         each = nbytes / max(rows, 1)
         self._payload = each if each > self._payload else self._payload + _WEIGHT * (each - self._payload)
 

@@ -277,7 +277,7 @@ class WorkerStage(Stage):
 
     async def _dispatch(self) -> None:
         while True:
-            while not self._due or self._running >= (self._parallelism.value if self._sizes.known else 1):
+            while not self._due or not self._may_begin(self._due[0][0]):
                 if self._ended and not self._due and not self._running:
                     return
                 await self._wait_to_begin()
@@ -303,6 +303,15 @@ class WorkerStage(Stage):
                 self._ended_task(job)
             else:
                 self._spawn(self._run(job, part))
+
+    def _may_begin(self, job: Job) -> bool:
+        """Whether another task may run, of this job: as few at a time as are needed to learn what their results take.
+
+        What those of the soonest job take beside the slab that they share is needed in any case.
+        """
+        if not self._sizes.known or not (self._sizes.are_whole or job.soonest):
+            return self._running == 0
+        return self._running < self._parallelism.value
 
     def _hear_of_room(self) -> None:
         self._is_told_of_room = False
