@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import traceback
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
@@ -20,11 +19,7 @@ async def more_loops(
 
     async def begin() -> LoopThread:
         begun.append(LoopThread(f"receiver {len(begun)}"))
-        try:
-            await asyncio.to_thread(begun[-1].start)
-        except (OSError, RuntimeError):
-            traceback.print_exc()  # who asked for it makes do without
-            raise
+        await asyncio.to_thread(begun[-1].start)
         return begun[-1]
 
     try:

@@ -185,12 +185,14 @@ async def test_loops_are_begun_while_all_are_busy(idle_cpus: float, most: int) -
         server.put("bucket", "x", DATA)
         fetcher = Fetcher(Options(), Environment(storage_emulator_host=server.url), receivers=receivers)
         info = await fetcher.stat("gs://bucket/x")
-        for _ in range(40):
+        for number in range(4000):  # a loop takes its time to begin where the machine is busy
+            if number >= 40 and receivers.count == most:
+                break
             buffers = [bytearray(50_000) for _ in range(16)]
             reads = [fetcher.read(info, 1000 * n, memoryview(buffer)) for n, buffer in enumerate(buffers)]
             await asyncio.gather(*reads)
             assert all(buffer == DATA[1000 * n : 1000 * n + 50_000] for n, buffer in enumerate(buffers))
-        assert (fetcher.stats().receivers, receivers._most) == (most, most if idle_cpus > 1 else 8)
+        assert fetcher.stats().receivers == most
         assert set(receivers.under_way) == {0}
         await fetcher.aclose()
 
