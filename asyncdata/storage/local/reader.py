@@ -28,7 +28,7 @@ from asyncdata.storage.failures import FailureCause, read_failed
 from asyncdata.storage.globs import compile_glob
 from asyncdata.storage.local.descriptors import Descriptors, fill, max_idle_files, version_of
 from asyncdata.storage.local.paths import path_of
-from asyncdata.storage.local.run import read_run
+from asyncdata.storage.local.small_files import read_run
 from asyncdata.storage.local.walk import find_files
 from asyncdata.storage.reader import ReaderSpec, RunOfFiles
 from asyncdata.types import ObjectInfo

@@ -1,7 +1,8 @@
 """Small files, one after the other into one buffer: what a file costs beside its bytes is a few calls of the system.
 
 What is in any way unusual (empty, no regular file, changed, not to be opened) ends the run, and is left to be read by
-itself.
+itself. A file is compared with its listing, and with itself before and after it was read, as the reader of single files
+does.
 """
 
 from __future__ import annotations
