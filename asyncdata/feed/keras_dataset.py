@@ -154,7 +154,7 @@ class _Used(keras.callbacks.Callback):  # type: ignore[misc]  # as above
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """So many batches were trained on."""
-        # Keras takes several steps in one call, if it is told to, and counts as if the last call had as many.
+        # With steps_per_execution one call takes several steps, and Keras counts as if the last call had as many.
         self.used = min(batch + 1, self.left)
         self._batches.commit(self._before + self.used)
 

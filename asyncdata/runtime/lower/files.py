@@ -78,7 +78,8 @@ def _forget(url: str, access: Access) -> None:
 def _source_file(node: Any, scope: Scope) -> SourceFile:
     services = scope.services
     # Reserves nothing until the file is one of those that are read in turn.
-    account = services.budget.open(f"read {redact_url(node.url)}", rank=scope.rank, kind=Kind.SOURCE)
+    name = redact_url(node.url) or "small files"  # which are read together
+    account = services.budget.open(f"read {name}", rank=scope.rank, kind=Kind.SOURCE)
     meter = services.meters.get(scope.place)
     if meter is not None:
         account.waits = meter.memory
