@@ -303,15 +303,17 @@ class LaterPlaces(Places):
     __slots__ = ("_make",)
 
     def __init__(self, make: Callable[[], Places]) -> None:
-        self._make = make
+        self._make: Callable[[], Places] | None = make
 
     def __getattr__(self, name: str) -> Any:
         # Only what is not set yet comes here.
         if name not in Places.__slots__:
             raise AttributeError(name)
-        made = self._make()
-        for each in Places.__slots__:
-            setattr(self, each, getattr(made, each))
+        if (make := self._make) is not None:
+            made = make()
+            for each in Places.__slots__:
+                setattr(self, each, getattr(made, each))
+            self._make = None  # what it was made of is not needed any more
         return getattr(self, name)
 
 

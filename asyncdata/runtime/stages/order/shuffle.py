@@ -13,7 +13,6 @@ the input used up behind its last row leaves behind the last row of the output.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
@@ -69,8 +68,11 @@ _MARKS: Final = 8
 """While a buffer gets other elements, as many as it has, where marks say where they lie."""
 
 
-_ROW_BYTES: Final = 56
-"""For each element: its number, and a mark that says where it lies."""
+_ROW_BYTES: Final = 32
+"""For each element: its number, there and in marks."""
+
+_FILE_ROW_BYTES: Final = 72
+"""Likewise where elements lie in files: also the places of those that were there at the last marks, or came since."""
 
 
 _TRACKED_BYTES: Final = 560
@@ -193,7 +195,8 @@ class ShuffleStage(Stage):
     async def _add(self, block: Block) -> None:
         """One more block of a buffer that is being filled."""
         self._block = block
-        await self._outside.add(block, _ROW_BYTES if block.advance.used is None else _TRACKED_BYTES)
+        row_bytes = _ROW_BYTES if self._pick is None else _FILE_ROW_BYTES
+        await self._outside.add(block, row_bytes if block.advance.used is None else _TRACKED_BYTES)
         self._block = None
         self._filling.append(block)
         # Asked for with every block, of which there may be as many as rows.
@@ -474,8 +477,7 @@ class ShuffleStage(Stage):
             assert held is not None
             log, before = held
             if self._pick is not None and self._lie_before >= self._lie_since:
-                later = functools.partial(log.at, before + row)
-                return self._mark_lying(later, drawn + row, first + row, state)
+                return self._mark_lying(log.moment(before + row).held, drawn + row, first + row, state)
             return self._mark(*log.at(before + row), drawn + row, first + row, state)
 
         marks = _written(self._marker.after(block.advance, count, mark, also=self._far(block.columns)))
@@ -496,8 +498,8 @@ class ShuffleStage(Stage):
 
     def _log_of(self, block: Block, slots: Rows, first: int, history: Column) -> tuple[BufferLog, int]:
         """What marks among the rows of a block are made of, and how many rows it knows in front of the block."""
-        if self._log is None or self._log.rows >= len(self):
-            self._lie_since = max(self._lie_since, first if self._log is None else 0)
+        if self._log is None:
+            self._lie_since = max(self._lie_since, first)
             self._log = BufferLog(self._contents(), self._history_column())
         log, before, behind = self._log, self._log.rows, first + len(block)
         if self._pick is not None and not self._pick.lie(block.origin):
