@@ -20,7 +20,7 @@ from asyncdata.memory.advance import Rows
 from asyncdata.memory.columns import Column, concat
 from asyncdata.runtime.stages.order.history_columns import replaced
 
-_SETTLE_PART: Final = 8
+_SETTLE_PART: Final = 4
 """Of the buffer: when so many rows can become a part of the base, they do."""
 
 

@@ -43,6 +43,8 @@ def used_of(history: Column) -> Used | None:
 
 def replaced(held: Column, fresh: Column, slots: Rows) -> Column:
     """The rows of a buffer, when the first fresh ones have taken the places of some, one after the other."""
+    if isinstance(held, ArrayColumn) and isinstance(fresh, ArrayColumn) and not held.array.size + fresh.array.size:
+        return held
     source = np.arange(len(held))
     source[slots] = len(held) + np.arange(len(slots))
     return merge(*alike(held, fresh), source)

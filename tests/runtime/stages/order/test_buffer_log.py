@@ -72,7 +72,7 @@ def test_rows_that_nobody_needs_are_not_kept() -> None:
         slots = np.arange(begin, begin + every) % size
         log.take(slots, [np.arange(begin, begin + every)], history(list(range(every)), several=False))
         moment = log.moment(log.rows)
-        assert log.kept_rows <= size // 8 + 2 * every
+        assert log.kept_rows <= size // 4 + 2 * every
     begin = log.rows
     for _ in range(2 * size // every):
         log.take(np.arange(every), [np.arange(every)], history(list(range(every)), several=False))
