@@ -163,6 +163,7 @@ def test_secrets_are_not_saved(tmp_path: Path) -> None:
 KILLED = """
 import os, signal, sys, threading
 import asyncdata as ad
+from asyncdata.runtime.state.document import VERSION, with_checksum
 
 path, how, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
 
@@ -182,7 +183,9 @@ def race():
         pass
     die()
 
-states = [{"asyncdata_state": 1, "number": number, "rest": "x" * number * 50_000} for number in (1, 2, 3)]
+states = [
+    with_checksum({"asyncdata_state": VERSION, "number": number, "rest": "x" * number * 50_000}) for number in (1, 2, 3)
+]
 for state in states:
     ad.state.save(path, state)  # everything is imported then
 if how == "line":

@@ -38,17 +38,12 @@ _STATE: Final = 2
 _BATCH_SIZE: Final = re.compile(r"^((?:padded_|ragged_)?batch)\(size=\d+(?:, )?")
 
 
-def fingerprint(node: Node, *, exact: bool = True) -> list[str]:
-    """A line per step, sources first; see the module's docstring.
-
-    Args:
-        node: The last step.
-        exact: Whether it is not that of a state before version 4.
-    """
+def fingerprint(node: Node) -> list[str]:
+    """A line per step, sources first; see the module's docstring."""
     lines: list[str] = []
     for each, inputs in numbered(node, _TRANSPARENT):
         joined = "" if inputs in ([], [len(lines) - 1]) else f" of steps {', '.join(map(str, inputs))}"
-        lines.append(f"{_line(each, _shown if exact else _shown_before)}{joined}")
+        lines.append(f"{_line(each, _shown)}{joined}")
     return lines
 
 
@@ -154,20 +149,3 @@ def _sum(array: npt.NDArray[Any]) -> int:
     if items.dtype.hasobject:
         return zlib.crc32(", ".join(map(_text, items[:: max(1, len(items) // _FEW)].tolist())).encode(*_ENCODING))
     return zlib.crc32(items.tobytes())
-
-
-def _shown_before(value: Any) -> str:
-    """As states before version 4 have it: functions of this package, bytes and arrays by their kinds alone."""
-    if isinstance(value, str):
-        text = repr(redact_url(value))
-    elif isinstance(value, np.ndarray):
-        text = f"{value.dtype}{list(value.shape)}"
-    elif isinstance(value, tuple | list):
-        text = f"[{', '.join(map(_shown_before, value[:16]))}{', …' if len(value) > 16 else ''}]"
-    elif value is None or isinstance(value, bool | int | float | np.generic):
-        text = str(value)
-    elif callable(value):
-        text = function_name(value)
-    else:
-        text = type(value).__qualname__
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"

@@ -16,7 +16,6 @@ class Demand:
     """See the module.
 
     Args:
-        first: Workers that there are to be before there is a call.
         most: The most.
 
     Attributes:
@@ -25,11 +24,15 @@ class Demand:
         short: Runs while a call waits for a worker, because others have them all.
     """
 
-    def __init__(self, first: int, most: int) -> None:
-        self.wanted = min(first, most)
+    def __init__(self, most: int) -> None:
+        self.wanted = 0
         self.most = most
         self.short = Stopwatch()
         self._calls = 0
+
+    def expect(self, calls: int | None) -> None:
+        """So many calls at a time will come, or as many as there may be workers: these are wanted before."""
+        self.wanted = max(self.wanted, self.most if calls is None else min(calls, self.most))
 
     def begin(self) -> bool:
         """One more call is under way; returns whether a worker is to be started for it."""

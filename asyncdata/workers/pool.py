@@ -66,7 +66,6 @@ class WorkerPool:
         arena_fd: Descriptor of the shared arena; stays the caller's and must stay open until ``aclose`` is done.
         arena_bytes: Length of the arena; workers map all of it, which costs nothing until it is touched.
         num_workers: The most processes, at least 1.
-        first: Processes that ``start`` starts, the others when there are more calls; None: all.
         depth: Tasks per worker under way, the running one included. 2 hides the hand-off behind the running task.
         handler: ``module:function`` that runs a task in the worker:
             ``handler(arena, program, payload, need, mark) -> bytes``.
@@ -84,7 +83,6 @@ class WorkerPool:
         arena_fd: int,
         arena_bytes: int,
         num_workers: int,
-        first: int | None = None,
         depth: int = 2,
         handler: str = "asyncdata.workers.program:execute",
         close_timeout_s: float = 10.0,
@@ -97,7 +95,7 @@ class WorkerPool:
             raise ValueError(f"num_workers must be at least 1, not {num_workers}")
         if depth < 1:
             raise ValueError(f"depth must be at least 1, not {depth}")
-        self._demand = Demand(num_workers if first is None else first, num_workers)
+        self._demand = Demand(num_workers)
         self._close_timeout_s = close_timeout_s
         self._retries = retries
         self._plan = SpawnPlan(
@@ -138,9 +136,14 @@ class WorkerPool:
 
     # --- life
 
-    async def start(self) -> None:
-        """Starts the first processes, without waiting until they are ready; holds the loop for under 2 ms at a time."""
+    async def start(self, first: int | None = None) -> None:
+        """Starts processes, without waiting until they are ready; holds the loop for under 2 ms at a time.
+
+        Args:
+            first: How many; the others when there are more calls at a time. None: all.
+        """
         self._check_usable(started=False)
+        self._demand.expect(first)
         self._loop = asyncio.get_running_loop()
         self._replenish()
         await self._until(lambda: not self._spawning or self._closing)

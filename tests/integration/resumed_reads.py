@@ -6,8 +6,6 @@ import json
 from typing import Any
 
 import asyncdata as ad
-from asyncdata.planner.fingerprint import fingerprint
-from asyncdata.runtime.state.document import with_checksum
 from fake_gcs import FakeGCS
 from fake_gcs.journal import Entry
 
@@ -33,9 +31,3 @@ def resumed(
     with ad.Runtime(options):
         rest = list(dataset.iterator(state=state))
     return state, left, rest, [entry for entry in list(server.journal)[before:] if entry.range]
-
-
-def of_version(state: dict[str, Any], dataset: ad.Dataset, version: int) -> dict[str, Any]:
-    """The state as one of an earlier version, before 4, has it."""
-    plan = fingerprint(dataset._node, exact=False)
-    return with_checksum({**state, "asyncdata_state": version, "plan": plan})

@@ -21,7 +21,7 @@ from asyncdata.runtime.state.document import tracks_from_json, with_checksum
 from asyncdata.runtime.state.json_codec import packed, to_json
 from asyncdata.runtime.state.tracks import to_saved
 from fake_gcs import FakeGCS
-from tests.integration.resumed_reads import of_version, read_after_resume
+from tests.integration.resumed_reads import read_after_resume
 from tests.integration.shards import BUCKET, gs_storage, put_shards, records, shard_bytes
 from tests.samples import samples
 
@@ -342,16 +342,6 @@ def test_what_cannot_be_read_where_it_lies_is_refused(always_lie: None, folder: 
     state = begun(dataset)
     with pytest.raises(ad.StateError, match="not possible with on_change='restart'"):
         list(dataset.with_options(ad.Options(on_change="restart")).iterator(state=state))
-
-
-def test_states_of_version_3_are_read(folder: Path) -> None:
-    """They know the elements that were delivered, and nothing of the others."""
-    dataset = in_no_order("compressed", folder, 50)
-    whole = Counter(dataset)
-    with dataset.iterator() as it:
-        begun = [next(it) for _ in range(120)]
-        state = of_version(state_of(it), dataset, 3)
-    assert Counter(begun + list(dataset.iterator(state=state))) == whole
 
 
 @pytest.mark.usefixtures("always_lie")

@@ -16,7 +16,7 @@ import pytest
 
 import asyncdata as ad
 from fake_gcs import FakeGCS
-from tests.integration.resumed_reads import of_version, read_after_resume
+from tests.integration.resumed_reads import read_after_resume
 from tests.integration.shards import BUCKET, gs_storage, put_shards, record, records, shard_bytes
 from tests.samples import samples
 
@@ -463,14 +463,3 @@ def test_little_memory_is_enough(kind: str, size: int, limit: int, isolate: bool
         for count in random.Random(kind).sample(range(len(states)), samples(2, 10)):
             with dataset.iterator(state=json.loads(json.dumps(states[count]))) as it:
                 assert [batch.tolist() for batch in it] == batches[count + 1 :]
-
-
-def test_states_of_version_1_are_read(folder: Path) -> None:
-    """They know the buffer's elements by their numbers."""
-    dataset = OTHERS["compressed"](folder).shuffle(50, seed=5)
-    with dataset.iterator() as it:
-        for _ in range(60):
-            next(it)
-        state = of_version(state_of(it), dataset, 1)
-        rest = list(it)
-    assert list(dataset.iterator(state=state)) == rest

@@ -92,7 +92,7 @@ async def make_kit() -> AsyncIterator[MakeKit]:
     """A function that starts a pool and waits until it is ready."""
     async with AsyncExitStack() as stack:
 
-        async def make(num_workers: int = 2, **options: Any) -> Kit:
+        async def make(num_workers: int = 2, first: int | None = None, **options: Any) -> Kit:
             fd = os.memfd_create("arena")
             stack.callback(os.close, fd)
             os.ftruncate(fd, ARENA_BYTES)
@@ -103,7 +103,7 @@ async def make_kit() -> AsyncIterator[MakeKit]:
             options.setdefault("handler", "tests.workers.handlers:call_program")
             pool = WorkerPool(arena_fd=fd, arena_bytes=ARENA_BYTES, num_workers=num_workers, **options)
             stack.push_async_callback(pool.aclose)
-            await pool.start()
+            await pool.start(first)
             await pool.ready()
             return Kit(pool, arena)
 

@@ -12,7 +12,8 @@ from tests.samples import samples
 
 def test_there_is_one_for_each_call_up_to_the_limit() -> None:
     """Calls that end leave the number what it is; only the limit lowers it."""
-    demand = Demand(2, 4)
+    demand = Demand(4)
+    demand.expect(2)
     grows = [demand.begin() for _ in range(6)]
     assert (grows, demand.wanted) == ([False, False, True, True, False, False], 4)
     assert demand.short.open == 1
@@ -31,7 +32,8 @@ def test_there_is_one_for_each_call_up_to_the_limit() -> None:
 def test_calls_are_short_of_workers_only_where_there_may_not_be_more(seed: int) -> None:
     """Whatever happens: never more than the limit, and as many as calls below it."""
     rng = Random(seed)
-    demand, calls = Demand(rng.randint(1, 3), 5), 0
+    demand, calls = Demand(5), 0
+    demand.expect(rng.randint(1, 3))
     for _ in range(300):
         before = demand.wanted
         what = rng.choice(["begin", "end", "limit"])

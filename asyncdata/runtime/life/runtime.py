@@ -473,12 +473,11 @@ class Runtime:
     def pool(self) -> WorkerPool:
         """The pool of worker processes; the first use makes it but does not start it."""
         if self._pool is None:
-            arena, is_given = self.arena, self.options.num_workers != AUTOTUNE
+            arena = self.arena
             self._pool = WorkerPool(
                 arena_fd=arena.fd,
                 arena_bytes=arena.nbytes,
                 num_workers=self.num_workers,
-                first=self.num_workers if is_given else _FIRST_WORKERS,
                 close_timeout_s=self.options.close_timeout_s,
             )
             self.sampling.include(self._pool)
@@ -524,11 +523,12 @@ class Runtime:
         """Starts the worker processes once; returns when they have started."""
         if self._pool_started is None:
             pool = self.pool
+            first = _FIRST_WORKERS if self.options.num_workers == AUTOTUNE else None
             self._pool_error: BaseException | None = None
 
             async def start() -> None:
                 try:
-                    await pool.start()
+                    await pool.start(first)
                 except Exception as error:  # noqa: BLE001 -- raised by whoever waits for the pool
                     self._pool_error = error
 

@@ -22,6 +22,9 @@ from asyncdata.runtime.state.news import NOTHING, News
 from asyncdata.runtime.state.tracks import UNTOUCHED, Saved, SavedTrack, from_saved, to_saved
 
 VERSION: Final = 7
+EARLIEST: Final = 4
+"""What asyncdata 0.2.0 wrote."""
+
 VERSION_KEY: Final = "asyncdata_state"
 """Of a state: the version of its format."""
 
@@ -29,8 +32,6 @@ _MOST_PACKED: Final = 1 << 14
 """Of a position: that of hundreds of open files has less."""
 
 _CHECKSUM: Final = "checksum"
-_CHECKED_SINCE: Final = 3
-_EXACT_SINCE: Final = 4
 _APART: Final = frozenset({_CHECKSUM, "listings"})
 """Parts that the checksum does not cover: listings have digests of their own, and may lie beside the state."""
 
@@ -177,15 +178,13 @@ def check(document: Any) -> None:
     """Looks whether this is a state, and as it was made.
 
     Raises:
-        StateError: It is none, of a later version, or damaged.
+        StateError: It is none, of a version that is not read, or damaged.
     """
     version = document.get(VERSION_KEY) if hasattr(document, "get") else None
     if type(version) is not int:
         raise StateError("this is no state: state_dict() of an iterator makes one")
-    if version > VERSION:
-        raise StateError(f"the state is of version {version}; this asyncdata reads versions up to {VERSION}")
-    if version < _CHECKED_SINCE and _CHECKSUM not in document:
-        return
+    if not EARLIEST <= version <= VERSION:
+        raise StateError(f"the state is of version {version}; this asyncdata reads versions {EARLIEST} to {VERSION}")
     with naming_damage():
         if document[_CHECKSUM] != _checksum_of(document):
             raise StateError("the state is damaged: it is not as it was made, its checksum says")
@@ -195,12 +194,12 @@ def from_document(document: Mapping[str, Any], plan: Node) -> SavedState:
     """The state, if it is one of this plan.
 
     Raises:
-        StateError: It is damaged, of a later version, or of another plan; the message names the first difference.
+        StateError: It is damaged, of a version that is not read, or of another plan, of which the message names the
+            first difference.
     """
     check(document)
     with naming_damage():
-        exact = document[VERSION_KEY] >= _EXACT_SINCE
-        unlike = first_unlike(fingerprint(plan, exact=exact), [str(line) for line in document["plan"]])
+        unlike = first_unlike(fingerprint(plan), [str(line) for line in document["plan"]])
         if unlike is not None:
             raise StateError(f"the state is of another pipeline: {unlike}{_cure(plan)}")
         _check_shards(document["shards"], shards_of(plan))

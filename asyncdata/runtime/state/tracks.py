@@ -480,8 +480,7 @@ def from_saved(value: Any) -> tuple[SavedTrack, ...]:
     values, all_closed = (value.get(key, {}) for key in ("values", "closed"))
     if numbers.dtype != np.int64 or later.dtype != np.int64 or numbers.shape != (6 * len(states),):
         raise ValueError("the numbers of tracks")
-    # Before version 3 they were numbered anew in every state.
-    own = np.asarray(value["tracks"]) if "tracks" in value else np.arange(len(states))
+    own = np.asarray(value["tracks"])
     if own.dtype != np.int64 or own.shape != (len(states),) or (np.diff(own, prepend=-1) <= 0).any():
         raise ValueError("which tracks there are")
     tracks: list[SavedTrack] = []

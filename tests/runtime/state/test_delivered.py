@@ -220,7 +220,7 @@ def test_what_is_over_takes_everything_inside_along() -> None:
 
 
 def test_a_state_goes_on_in_the_next_life() -> None:
-    """Tracks keep their numbers, because rows of buffers name them; those of early versions were their places."""
+    """Tracks keep their numbers, because rows of buffers name them."""
     delivered = Delivered()
     delivered.hear([Begun(4, Owner(), 0), Begun(9, Owner(4, 3), 1), Marked(9, 2, {"at": 2})])
     delivered.feed(used((9, 0), (9, 1), (9, 3), (4, 0)))
@@ -233,9 +233,6 @@ def test_a_state_goes_on_in_the_next_life() -> None:
     assert again.saved()[1].state == State({"at": 2}, 2)
     tracks = Tracks(saved)
     assert [tracks.begin(Owner(4, position), 1).number for position in (3, 5)] == [9, 10]
-    del value["tracks"]
-    value["numbers"][:] = [*value["numbers"][:6], 0, *value["numbers"][7:]]
-    assert [(track.number, track.owner) for track in from_saved(value)] == [(0, Owner()), (1, Owner(0, 3))]
 
 
 def test_keys_of_earlier_versions_are_known_by_their_beginnings() -> None:

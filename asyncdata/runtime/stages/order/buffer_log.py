@@ -3,8 +3,8 @@
     base    slots 0 … n                  one copy: the buffer as it was some rows ago
     taken   [slots, rows] [slots, rows]  references, of each block that has come since
 
-Most marks are never looked at. What one of them says of the buffer is put together when somebody asks. What came in
-front of the oldest `Moment` that anybody still holds becomes a part of the base, so that there is never a second copy.
+Most marks are never looked at. What one of them says of the buffer is put together when somebody asks. Rows in front of
+the oldest `BufferMoment` to which there is a reference become a part of the base, so that there is never a second copy.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class _Taken(NamedTuple):
     history: Column
 
 
-class Moment:
+class BufferMoment:
     """The buffer when so many rows had come; the log keeps what it needs for as long as there is a reference to it."""
 
     __slots__ = ("__weakref__", "_log", "rows")
@@ -70,7 +70,7 @@ class BufferLog:
         self._history = history.gather(np.arange(len(history)))
         # The base is the buffer at least so many rows ago, and these have come since: replaced as one.
         self._since: tuple[int, list[_Taken]] = (0, [])
-        self._moments: deque[weakref.ref[Moment]] = deque()
+        self._moments: deque[weakref.ref[BufferMoment]] = deque()
         self.rows = 0
 
     @property
@@ -84,14 +84,17 @@ class BufferLog:
         self._since[1].append(_Taken(slots, known, history))
         self.rows += len(slots)
 
-    def moment(self, rows: int) -> Moment:
+    def moment(self, rows: int) -> BufferMoment:
         """When so many rows had come: among those of the last block, and not in front of the last moment."""
-        moment = Moment(self, rows)
+        moment = BufferMoment(self, rows)
         self._moments.append(weakref.ref(moment))
         return moment
 
     def at(self, rows: int) -> tuple[list[Rows], Column]:
-        """What the buffer held when so many rows had come, which no `_settle` may have passed. See `Moment.held`."""
+        """What the buffer held when so many rows had come, which no `_settle` may have passed.
+
+        See `BufferMoment.held`.
+        """
         # In this order: the base may already have some of these rows, and gets them once more.
         begin, taken = self._since
         known, history = [each.copy() for each in self._known], self._history

@@ -14,7 +14,7 @@ import pytest
 import asyncdata as ad
 from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn
 from asyncdata.runtime.stages.order import shuffle
-from asyncdata.runtime.stages.order.buffer_log import BufferLog, Moment
+from asyncdata.runtime.stages.order.buffer_log import BufferLog, BufferMoment
 from asyncdata.runtime.stages.order.history_columns import used_of
 from asyncdata.runtime.state.places import Places
 from tests.samples import samples
@@ -36,7 +36,7 @@ def test_every_row_is_known_afterwards(seed: int, *, several: bool) -> None:
     began = [np.array(buffer), np.array(buffer) * 10]
     log = BufferLog(began, history(buffer, several=several))
     began[0][:] = -1
-    kept: list[tuple[Moment, list[int]]] = []
+    kept: list[tuple[BufferMoment, list[int]]] = []
 
     def look(count: int) -> None:
         if draw.random() < 0.7:
@@ -84,7 +84,7 @@ def test_threads_may_ask_while_rows_come() -> None:
     """What they are told is what was so at their moment."""
     size, every = 64, 16
     log = BufferLog([np.arange(size)], history(list(range(size)), several=False))
-    moments: queue.Queue[tuple[Moment, int] | None] = queue.Queue(8)
+    moments: queue.Queue[tuple[BufferMoment, int] | None] = queue.Queue(8)
     wrong: list[tuple[int, list[int]]] = []
 
     def ask() -> None:
