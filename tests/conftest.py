@@ -15,6 +15,7 @@ import inspect
 import os
 import signal
 import uuid
+import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
 
 import hypothesis
@@ -107,6 +108,10 @@ _TOGETHER = ("hdfs", "referee")
 _FIRST = (*_TOGETHER, "test_state.py", "testing", "faults", "benchmarks", "chaos", "integration", "workers")
 
 
+_SAMPLED = 3
+"""One case in so many."""
+
+
 def _folder(nodeid: str) -> str:
     return nodeid.removeprefix("tests/").partition("/")[0]
 
@@ -126,7 +131,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FileByF
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out what is marked ``soak`` in an ordinary run, gives all more time in a long one; the longest come first.
+    """Leaves out what is marked ``soak``, and a part of what is marked ``sampled``, in an ordinary run.
+
+    In a long one all have more time. The longest come first.
 
     Coroutines get a time limit of asyncio's own: under uvloop the alarm of pytest-timeout is never delivered to a loop
     that waits for nothing. It is a little shorter, for the better message.
@@ -134,6 +141,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if hasattr(config, "workerinput"):  # one of several processes
         ranks = {folder: rank for rank, folder in enumerate(_FIRST)}
         items.sort(key=lambda item: ranks.get(_folder(item.nodeid), len(ranks)))
+    if not (sample_counts.SOAK or config.option.keyword or any("::" in each for each in config.args)):
+        _take_samples(config, items)
     limit_s = 1800.0 if sample_counts.SOAK else float(config.getini("timeout"))
     for item in items:
         if item.get_closest_marker("soak") and not sample_counts.SOAK:
@@ -144,6 +153,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             marker = item.get_closest_marker("timeout")
             own_s = float(marker.args[0]) if marker is not None and marker.args else limit_s
             item.obj = _limited(item.obj, 0.9 * own_s)
+
+
+def _take_samples(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Of functions that are marked ``sampled``, those cases whose names' checksums say so, and one of each at least."""
+    cases: dict[str, list[tuple[int, pytest.Item]]] = {}
+    for item in items:
+        if item.get_closest_marker("sampled"):
+            name = item.nodeid
+            cases.setdefault(name.partition("[")[0], []).append((zlib.crc32(name.encode()), item))
+    left_out = {
+        item
+        for found in cases.values()
+        for number, item in found
+        if number % _SAMPLED and number != min(number for number, _ in found)
+    }
+    items[:] = [item for item in items if item not in left_out]
+    config.hook.pytest_deselected(items=list(left_out))
 
 
 def _limited(test: Callable[..., Awaitable[None]], limit_s: float) -> Callable[..., Awaitable[None]]:

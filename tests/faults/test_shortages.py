@@ -16,6 +16,8 @@ from fake_gcs import FakeGCS, Latency, Profile
 from tests.faults.programs import run
 from tests.integration.shards import BUCKET, records, shard_bytes
 
+pytestmark = pytest.mark.sampled
+
 _LIMIT = """
 import resource
 

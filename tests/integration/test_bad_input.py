@@ -25,6 +25,8 @@ from asyncdata.formats.crc32c import masked_checksum
 from fake_gcs import FakeGCS
 from tests.integration.shards import BUCKET, gs_storage, records, shard_bytes
 
+pytestmark = pytest.mark.sampled
+
 FRAME = 16  # of a record: 8 bytes length, 4 + 4 bytes of checksums
 
 

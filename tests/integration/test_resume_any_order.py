@@ -25,6 +25,8 @@ from tests.integration.resumed_reads import read_after_resume
 from tests.integration.shards import BUCKET, gs_storage, put_shards, records, shard_bytes
 from tests.samples import samples
 
+pytestmark = pytest.mark.sampled
+
 D = ad.Dataset
 Make = Callable[[Path], ad.Dataset]
 

@@ -20,6 +20,8 @@ from fake_gcs import FakeGCS
 from tests.integration.resumed_reads import resumed
 from tests.integration.shards import BUCKET, gs_storage, record, records, shard_bytes
 
+pytestmark = pytest.mark.sampled
+
 D = ad.Dataset
 
 OBJECTS = 120

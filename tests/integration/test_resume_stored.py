@@ -13,6 +13,8 @@ import asyncdata as ad
 from tests.integration.test_resume_caches import noisy, plain, taken
 from tests.samples import SOAK
 
+pytestmark = pytest.mark.sampled
+
 D = ad.Dataset
 
 Make = Callable[[str], ad.Dataset]

@@ -22,6 +22,8 @@ from tests.storage.forwarding_proxy import ForwardingProxy
 from tests.storage.raw_server import DATA as PLAIN
 from tests.storage.raw_server import Peer, RawServer, Request
 
+pytestmark = pytest.mark.sampled
+
 SIZE = 200_000
 DATA = random.Random(11).randbytes(100 * SIZE)
 URL = "gs://bucket/x"

@@ -19,6 +19,8 @@ from asyncdata.types import ObjectInfo
 from tests.patience import LIMIT_S
 from tests.storage.raw_server import DATA, Peer, RawServer, Request, ranged
 
+pytestmark = pytest.mark.sampled
+
 INFO = ObjectInfo(url="gs://bucket/x", size=len(DATA), version="1")
 QUICK = RetryOptions(max_attempts=20, initial_delay_s=0.001, max_delay_s=0.01)
 NO_HEDGES = HedgeOptions(enabled=False)

@@ -28,6 +28,8 @@ from tests.storage.more_loops import more_loops
 from tests.storage.raw_server import DATA as PLAIN
 from tests.storage.raw_server import Peer, RawServer, Request, honest, ranged
 
+pytestmark = pytest.mark.sampled
+
 DATA = random.Random(11).randbytes(3_000_000)
 URL = "gs://bucket/x"
 QUICK = RetryOptions(max_attempts=8, initial_delay_s=0.002, max_delay_s=0.02)

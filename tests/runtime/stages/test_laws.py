@@ -41,6 +41,8 @@ from tests.runtime.stages.laws import (
 from tests.runtime.stages.restless import Restless
 from tests.samples import samples
 
+pytestmark = pytest.mark.sampled
+
 COUNT = 40
 
 

@@ -23,6 +23,8 @@ from tests.patience import LIMIT_S, until, virtual_time
 from tests.storage.raw_server import DATA as PLAIN
 from tests.storage.raw_server import Peer, RawServer, Request, ranged
 
+pytestmark = pytest.mark.sampled
+
 SIZE = 300_000
 DATA = random.Random(3).randbytes(200 * SIZE)
 URL = "gs://bucket/x"

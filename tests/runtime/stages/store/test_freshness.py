@@ -20,6 +20,8 @@ from fake_gcs import FakeGCS
 from tests.integration.shards import BUCKET, gs_storage, put_shards
 from tests.patience import LIMIT_S
 
+pytestmark = pytest.mark.sampled
+
 D = ad.Dataset
 INLINE = ad.Options(num_workers=0)
 
