@@ -6,7 +6,7 @@ Local files, read in turn from 16 at a time, on one Runtime with two worker proc
 last 16 batches need, as every iterator does, and asks for a state after every 100 batches and turns it into JSON.
 *without* keeps nothing: what the consumer enters for each batch is replaced by a counter. A ratio is that of one pair;
 medians, and the quartiles of all pairs. *entering* is CPU time of the consumer's thread for a batch, the 99th
-percentile.
+percentile; batches that come together are entered together, and each counts with its share.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _entering(kept: list[float] | None) -> Generator[None]:
         began = time.thread_time()
         receive(self, advance, events)
         assert kept is not None
-        kept.append(time.thread_time() - began)
+        kept.append((time.thread_time() - began) / max(1, advance.rows))
 
     with mock.patch.object(Positions, "receive", count if kept is None else timed):
         yield

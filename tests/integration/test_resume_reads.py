@@ -16,7 +16,7 @@ import asyncdata as ad
 from asyncdata.formats import json_lines
 from asyncdata.formats.json_lines import parse_json
 from asyncdata.runtime.state.document import with_checksum
-from fake_gcs import FakeGCS
+from fake_gcs import FakeGCS, Latency, Profile
 from tests.integration.resumed_reads import resumed
 from tests.integration.shards import BUCKET, gs_storage, record, records, shard_bytes
 
@@ -305,3 +305,29 @@ def test_functions_are_not_called_for_what_has_left_a_buffer(kind: str, mapped: 
             assert list(dataset.iterator(state=state)) == elements[end:]
             # Outputs are drawn again behind a mark.
             assert len(calls) <= len(elements) - end + 1024
+
+
+@pytest.mark.parametrize("any_order", [False, True])
+def test_rows_of_the_buffer_are_requested_before_its_input(server: FakeGCS, *, any_order: bool) -> None:
+    """The first elements wait for them, and would wait for long ranges that were requested first."""
+    for shard in range(8):
+        server.put(BUCKET, f"{shard}.tfrecord", shard_bytes(records(shard, 1000, 4000)))
+    names = D.list_files(f"gs://{BUCKET}/*.tfrecord", shuffle=False)
+    dataset = names.interleave(ad.TFRecordDataset, 8, deterministic=not any_order).shuffle(1000, seed=1)
+    server.profile = Profile(latency=Latency(kind="fixed", median_s=0.1))
+    _, left, rest, requests = resumed(server, dataset, options_of(server), 2000)
+    assert sorted(rest) == sorted(left)
+    first = [entry for entry in requests if entry.started_s < requests[0].started_s + 0.09]
+    assert len(first) >= 8
+    lengths = [1 + int(end) - int(begin) for entry in first for begin, _, end in [entry.range[6:].partition("-")]]
+    assert sorted(lengths)[len(lengths) * 3 // 4] < 64_000, "most are of single rows"
+
+
+def test_rows_of_many_sources_are_requested_one_source_after_the_other(server: FakeGCS) -> None:
+    """The input of the buffer does not wait for the last of them."""
+    for shard in range(5):
+        server.put(BUCKET, f"{shard}.tfrecord", shard_bytes(records(shard, 200, 4000)))
+    sources = [ad.TFRecordDataset(f"gs://{BUCKET}/{shard}.tfrecord") for shard in range(5)]
+    dataset = D.sample_from_datasets(sources, seed=1).shuffle(300, seed=1)
+    _, left, rest, _ = resumed(server, dataset, options_of(server), 400)
+    assert list(rest) == list(left)

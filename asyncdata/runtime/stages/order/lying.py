@@ -23,6 +23,7 @@ from asyncdata.memory.block import Block
 from asyncdata.memory.columns import Column, alike, concat
 from asyncdata.runtime.stage import BLOCK_ROWS, Ahead, Stage, StageContext
 from asyncdata.runtime.stages.order.history_columns import history_of
+from asyncdata.runtime.stages.order.picked import PickedStage
 from asyncdata.runtime.state.places import Places, by_place
 from asyncdata.runtime.state.restored import Pick
 
@@ -42,12 +43,21 @@ _SIDES: Final = ("left", "right")
 
 @dataclass(slots=True)
 class _Reading:
-    """Rows on their way: the stage that reads them, and in the order of their places the slots that they belong to."""
+    """Rows on their way.
+
+    Attributes:
+        stage: Reads them.
+        ahead: What has come.
+        origin: Their places, in order.
+        slots: To which they belong, likewise.
+        first: The stage that asks for the first of them; None if they lie in no files.
+    """
 
     stage: Stage
     ahead: Ahead[Block]
     origin: Rows
     slots: Rows
+    first: PickedStage | None
 
 
 class LyingBuffer:
@@ -103,20 +113,31 @@ class LyingBuffer:
         # An element that was repeated is read once, for several slots.
         begins = np.flatnonzero(np.append(True, (origin[1:] != origin[:-1])[:, [0, 3]].any(axis=1)))
         stage = self._pick.read(self._places.chosen(slots[begins], np.minimum.reduceat(turns[slots], begins)))
-        reading = _Reading(stage, Ahead(self._context, lambda: self._fill(reading)), origin, slots)
+        ahead: Ahead[Block] = Ahead(self._context, lambda: self._fill(reading))
+        reading = _Reading(stage, ahead, origin, slots, _first_of(stage))
         self._coming[slots] = len(self._readings)
         self._readings.append(reading)
-        reading.ahead.begin()
+        ahead.begin()
+
+    async def asked(self) -> None:
+        """Waits until the first rows were asked for: what is asked for later does not delay them."""
+        for reading in self._readings:
+            if reading.first is not None:
+                await reading.first.asked.wait()
 
     async def _fill(self, reading: _Reading) -> None:
         ahead = reading.ahead
-        while True:
-            await ahead.room(lambda: len(ahead.items) >= _AHEAD)
-            block = await reading.stage.pull(BLOCK_ROWS)
-            if block is None:
-                return
-            if len(block):
-                ahead.put(block)
+        try:
+            while True:
+                await ahead.room(lambda: len(ahead.items) >= _AHEAD)
+                block = await reading.stage.pull(BLOCK_ROWS)
+                if block is None:
+                    return
+                if len(block):
+                    ahead.put(block)
+        finally:
+            if reading.first is not None:
+                reading.first.asked.set()  # they never will be, if they were not
 
     def is_whole(self, slots: Sequence[int] | None) -> bool:
         """Whether the rows of these slots, or of all, were read."""
@@ -201,3 +222,12 @@ class LyingBuffer:
             self._readings.pop()
         self._coming[:] = -1
         self.begun = False
+
+
+def _first_of(stage: Stage) -> PickedStage | None:
+    """The stage below that reads rows of files, or the first of several that take turns."""
+    while not isinstance(stage, PickedStage):
+        if not stage.inputs:
+            return None
+        stage = stage.inputs[0]
+    return stage

@@ -101,6 +101,9 @@ class PickedStage(Stage):
         downstream: The account that is charged then.
         piece_bytes: Bytes that are received together.
         is_part: Whether some of the rows are in other files, which another stage reads.
+
+    Attributes:
+        asked: Set when the first rows were asked for.
     """
 
     def __init__(
@@ -128,6 +131,7 @@ class PickedStage(Stage):
         self._is_part = is_part
         self._left: deque[RowSpan] = deque()
         self._pieces: deque[_Piece] = deque()
+        self.asked = asyncio.Event()
 
     async def _pull(self, limit: int) -> Block | None:
         await self.begin()
@@ -137,6 +141,7 @@ class PickedStage(Stage):
                 await self._pause()
                 while self._left and await self._ask():
                     pass
+                self.asked.set()
                 if not self._pieces:
                     return None
                 await self._receive(self._pieces[0])

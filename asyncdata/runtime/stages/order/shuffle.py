@@ -248,6 +248,7 @@ class ShuffleStage(Stage):
         if not lying.begun:
             await self._outside.hold(_LYING_BYTES * len(self))
             self._read_ahead(lying)
+            await lying.asked()
         if not self._full:
             await self._fill_behind(lying)
         while self._skipped and not self._ended:
