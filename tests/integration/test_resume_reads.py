@@ -266,6 +266,7 @@ MADE_AGAIN: dict[str, Callable[[Path], ad.Dataset]] = {
     "generator": lambda _: D.from_generator(generated),
     "zip": lambda p: D.zip((ad.TFRecordDataset(f"{p}/0"), ad.TFRecordDataset(f"{p}/1"))).map(lambda first, _: first),
     "compressed": lambda p: ad.TFRecordDataset(f"{p}/0.gz", "GZIP"),
+    "sharded": lambda p: ad.TFRecordDataset([f"{p}/0.gz", f"{p}/0.gz"], "GZIP").shard(2, 1),
     "batches": lambda p: ad.TFRecordDataset(f"{p}/0").batch(3).unbatch(),
     "functions inside that differ": lambda p: D.list_files(f"{p}/?", shuffle=False).interleave(
         lambda path: ad.TFRecordDataset(path).map(lambda element: element or path), 2
@@ -277,6 +278,10 @@ MAPPED: dict[str, Callable[[ad.Dataset, Callable[[bytes], bytes]], ad.Dataset]] 
     "inline": lambda ds, function: ds.map(function),
     "ahead": lambda ds, function: ds.map(bytes).prefetch(200).map(function, 3, executor="thread").prefetch(100),
     "several": lambda ds, function: ds.map(function).with_options(ad.Options(state_history=4)).map(bytes, 2),
+    "zipped": lambda ds, function: D.zip((D.range(9999), ds.map(function, 2, executor="thread"))),
+    "zipped twice": lambda ds, function: D.zip(
+        (D.zip({"a": ds.map(function), "b": D.range(9998)}).map(lambda both: both["a"]), D.range(9999))
+    ).prefetch(10),
 }
 
 
@@ -293,7 +298,7 @@ def test_functions_are_not_called_for_what_has_left_a_buffer(kind: str, mapped: 
         calls.append(element)
         return element
 
-    dataset = MAPPED[mapped](MADE_AGAIN[kind](tmp_path), noted).shuffle(300, seed=1)
+    dataset = MAPPED[mapped](MADE_AGAIN[kind](tmp_path), noted).shuffle(300, seed=1).map(lambda *each: str(each))
     with ad.Runtime(ad.Options(num_workers=0, num_threads=2)):
         elements = list(dataset.iterator(epoch=2))
         state = None

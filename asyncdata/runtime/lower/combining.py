@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from asyncdata.memory.advance import State
 from asyncdata.plan import combining
@@ -15,15 +15,25 @@ from asyncdata.runtime.stage import Stage, StageContext
 from asyncdata.runtime.stages.order.concatenate import ConcatenateStage
 from asyncdata.runtime.stages.order.sampling import RandomChoices, SampleStage, VaryingChoices
 from asyncdata.runtime.stages.order.zip import ZipStage
+from asyncdata.runtime.state.restored import Kept, KeptSideBySide
 from asyncdata.runtime.state.resume import Resume, counted, cursor, own
 
 
-def _side_by_side(node: Node, scope: Scope) -> list[Stage]:
-    """All inputs, with their parts of the memory for shards that are read in turn."""
+def _side_by_side(node: Node, scope: Scope, kept: Sequence[Kept] | None = None) -> list[Stage]:
+    """All inputs, with their parts of the memory for shards that are read in turn.
+
+    Args:
+        node: Whose inputs.
+        scope: Of the node.
+        kept: Which rows are needed of each.
+    """
     shards = shards_of_inputs(node, scope.shards)
     for number in range(len(node.inputs)):
         scope.services.occupy(f"{scope.place}.{number}")
-    return [lower(child, branch(scope, number, shards[number])) for number, child in enumerate(node.inputs)]
+    return [
+        lower(child, branch(scope, number, shards[number], kept=None if kept is None else kept[number]))
+        for number, child in enumerate(node.inputs)
+    ]
 
 
 def _vacate(scope: Scope) -> Callable[[int], None]:
@@ -33,9 +43,10 @@ def _vacate(scope: Scope) -> Callable[[int], None]:
 
 @lowers(combining.Zip, resumes=counted())
 def _zip(node: combining.Zip, scope: Scope, context: StageContext) -> Stage:
-    track = begin_track(node, scope)
-    stages = _side_by_side(node, dataclasses.replace(scope, within=inside(track)))
-    return ZipStage(context, stages, node.structure, track)
+    track, kept = begin_track(node, scope), scope.kept
+    together = None if kept is None else KeptSideBySide(kept, [Kept(kept.rows, kept.until) for _ in node.inputs])
+    stages = _side_by_side(node, dataclasses.replace(scope, within=inside(track)), together and together.parts)
+    return ZipStage(context, stages, node.structure, track, together)
 
 
 @lowers(combining.Concatenate, resumes=own)

@@ -12,6 +12,7 @@ from asyncdata.errors import PipelineError, StateError
 from asyncdata.memory.accounts import Account
 from asyncdata.memory.advance import Rows, State
 from asyncdata.options import merged_storage
+from asyncdata.plan.combining import Zip
 from asyncdata.plan.label import label_of
 from asyncdata.plan.node import Node, drawing_seeds
 from asyncdata.plan.sequence import Enumerate, Shard
@@ -53,7 +54,7 @@ Make: TypeAlias = Callable[[N, Scope, StageContext], Stage]
 
 _STEPS_IN_PLACE: Final = (Filter, Repeat, Shard, Shuffle, Skip, Take, WithOptions)
 
-ROW_FOR_ROW: Final = (Map, Prefetch, WithOptions)
+_ROW_FOR_ROW: Final = (Map, Prefetch, WithOptions)
 """Steps that make each element of one, and count none."""
 
 _AN_ELEMENT: Final = 2
@@ -83,12 +84,12 @@ def lower(node: Node, scope: Scope) -> Stage:
     if found is None:
         raise PipelineError(f"there is no stage for {node.label}")
     if scope.within is not None and id(node) not in _part(scope).steps:
-        return _tracked(node, scope, begin_track(node, scope))
-    kept = None if isinstance(node, ROW_FOR_ROW) else scope.kept
+        stage = _tracked(node, dataclasses.replace(scope, kept=None), begin_track(node, scope))
+        # The track counts those that are left out, too.
+        return stage if scope.kept is None else KeepStage(stage.context, stage, scope.kept)
+    kept = scope.kept
     if node.inputs or kept is not None:  # of files there may be very many
-        scope = dataclasses.replace(
-            scope, behind_inputs=scope.behind.before(node), kept=scope.kept if kept is None else None
-        )
+        scope = dataclasses.replace(scope, behind_inputs=scope.behind.before(node), kept=None)
     make, label, resumes = found
     # A step that opens many files is one step where failures are counted.
     step = node.label if hasattr(node, "url") else label(node)
@@ -100,6 +101,8 @@ def lower(node: Node, scope: Scope) -> Stage:
         with as_state_error(context):
             check_counts(scope.state.mark)
             scope = dataclasses.replace(scope, resume=checked(rule(node, scope.state)))
+    if kept is not None and keeps_below(node) and not scope.resume.drop:
+        scope, kept = dataclasses.replace(scope, kept=kept), None
     stage = make(node, scope, context)
     if stage.meter is None:
         stage.meter = context.meter
@@ -112,6 +115,11 @@ def lower(node: Node, scope: Scope) -> Stage:
             stage.restore(scope.resume.mark)
     stage = DropStage(context, stage, scope.resume.drop) if scope.resume.drop else stage
     return stage if kept is None else KeepStage(context, stage, kept)
+
+
+def keeps_below(node: Node) -> bool:
+    """Whether rows of a step can be left out in front of functions, which are not called for them then."""
+    return isinstance(node, _ROW_FOR_ROW) or (isinstance(node, Zip) and any(map(keeps_below, node.inputs)))
 
 
 def _part(scope: Scope) -> UnorderedPart:

@@ -14,13 +14,13 @@ from asyncdata.planner.autotune import TIMES
 from asyncdata.runtime.lower.buffers import buffer_picker, left_for_buffer
 from asyncdata.runtime.lower.files import reads_whole_files, runs_of_files
 from asyncdata.runtime.lower.registry import (
-    ROW_FOR_ROW,
     around_inner,
     as_state_error,
     begin_track,
     draw_key,
     first_of,
     inside,
+    keeps_below,
     lower,
     lower_inner,
     lower_into,
@@ -126,7 +126,7 @@ def _kept(node: transformations.Shuffle, scope: Scope) -> Kept | None:
     Not where some may be left out that fail: only the functions say which.
     """
     mark = scope.resume.mark
-    is_left_out = scope.errors is not None or not isinstance(node.input, ROW_FOR_ROW)
+    is_left_out = scope.errors is not None or not keeps_below(node.input)
     if is_left_out or not isinstance(mark, dict) or "buffer" not in mark:
         return None
     rows, until = np.sort(mark["buffer"]) - mark["row"], mark["next"] - mark["row"]

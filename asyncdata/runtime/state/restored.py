@@ -84,6 +84,18 @@ class Kept:
         self.advances: list[Advance] = []
 
 
+class KeptSideBySide(NamedTuple):
+    """What `zip` makes of the rows that are kept of its inputs.
+
+    Attributes:
+        whole: Of its own rows; their advances are entered when its inputs have passed theirs.
+        parts: Likewise of each input.
+    """
+
+    whole: Kept
+    parts: Sequence[Kept]
+
+
 class KeepStage(Stage):
     """Of the rows that a shuffle had taken from its input passes those on that it still has, and all behind them.
 

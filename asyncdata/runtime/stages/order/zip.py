@@ -4,6 +4,9 @@ Inputs are asked in their order. When one has ended, so has the stage: those bef
 then, and those behind it are asked for one, so that all inputs are read equally far and a cache in front of one is
 completed. These elements are used up and go nowhere. An error behind the end is nobody's, nor is one of an input where
 another one ends, as in tf.data.
+
+Behind a state, a shuffle may need only some of the first rows again. The inputs leave the others out, in front of their
+functions; what all of them mean for a state is put together when they have passed.
 """
 
 from __future__ import annotations
@@ -11,13 +14,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Sequence
 
-from asyncdata.memory.advance import Advance, Mark
+from asyncdata.memory.advance import Advance, Fold, Mark, Marks
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import Column
 from asyncdata.memory.structure import Structure, graft
 from asyncdata.runtime.stage import Stage, StageContext
 from asyncdata.runtime.stages.order.inputs import Input
 from asyncdata.runtime.state.marker import Marker
+from asyncdata.runtime.state.restored import KeptSideBySide
 from asyncdata.runtime.state.tracks import Track
 
 
@@ -29,10 +33,16 @@ class ZipStage(Stage):
         stages: The inputs.
         structure: How they nest; a leaf for each.
         track: Of its elements, where they have no fixed order.
+        kept: Which of the first rows the inputs give.
     """
 
     def __init__(
-        self, context: StageContext, stages: Sequence[Stage], structure: Structure, track: Track | None = None
+        self,
+        context: StageContext,
+        stages: Sequence[Stage],
+        structure: Structure,
+        track: Track | None = None,
+        kept: KeptSideBySide | None = None,
     ) -> None:
         super().__init__(context, tuple(stages))
         self._structure = structure
@@ -41,6 +51,9 @@ class ZipStage(Stage):
         self._ended = False
         self._marker = Marker()
         self._track = track
+        self._kept = kept
+        self._left_to_keep = 0 if kept is None else len(kept.whole.rows)
+        self._begins: list[Fold] = []
         if track is not None:
             self._marker.begin(track.saved.delivered)
             self._ended = track.is_over
@@ -72,17 +85,47 @@ class ZipStage(Stage):
         if failure is not None:
             raise failure
         rows = min(limit, *(source.rows for source in self._inputs))
+        if self._left_to_keep:
+            return self._joined(*self._keep(min(rows, self._left_to_keep)))
         marks = self._marker.marks(
             rows,
             lambda row: {"inputs": [source.at(row) for source in self._inputs]},
             ordered=self.ordered,
         )
         heads = [source.take(rows) for source in self._inputs]
+        return self._joined(heads, self._side_by_side([head.advance for head in heads], marks))
+
+    def _keep(self, rows: int) -> tuple[list[Block], Advance]:
+        """The next rows that are kept; with the last of them, what those in front of and between them mean."""
+        kept = self._kept
+        assert kept is not None
+        if self._left_to_keep == len(kept.whole.rows):
+            self._begins = [Fold(source.at(0)) for source in self._inputs]
+        heads = [source.take(rows) for source in self._inputs]
+        self._left_to_keep -= rows
+        if not self._left_to_keep:
+            advances = [Advance.concat(part.advances) for part in kept.parts]
+            taken = list(zip(self._begins, advances, strict=True))
+            marks = self._marker.marks(
+                kept.whole.until,
+                lambda row: {"inputs": [begin.in_front_of(advance, row) for begin, advance in taken]},
+                ordered=self.ordered,
+            )
+            kept.whole.advances.append(self._side_by_side(advances, marks))
+            for source, (begin, advance) in zip(self._inputs, taken, strict=True):
+                begin.feed(advance)
+                source.begin(begin.state)
+        return heads, Advance(rows)
+
+    def _side_by_side(self, advances: Sequence[Advance], marks: Marks) -> Advance:
+        """What rows mean for a state."""
+        advance = Advance.side_by_side(advances, marks)
+        return advance if self._track is None else self._track.counted(advance)
+
+    def _joined(self, heads: Sequence[Block], advance: Advance) -> Block:
+        """One block of the rows of all inputs."""
         structure = graft(self._structure, iter([head.structure for head in heads]))
         columns = tuple(column for head in heads for column in head.columns)
-        advance = Advance.side_by_side([head.advance for head in heads], marks)
-        if self._track is not None:
-            advance = self._track.counted(advance)
         made = Block(structure, columns, heads[0].origin, advance)
         return made.as_objects() if any(head.has_nests for head in heads) else made
 
