@@ -125,8 +125,10 @@ class KeepStage(Stage):
             kept.advances.append(block.advance)
             self._at += len(block)
             self._passed += len(here)
+            # The others use nothing up: they were delivered, or are in the buffer of a step behind this one.
+            used, ordered = block.advance.used, block.advance.ordered
             block = block.select(here)
-            block.advance = Advance(len(here), ordered=block.advance.ordered)
+            block.advance = Advance(len(here), (), None if used is None else used.pick(here), ordered=ordered)
             if self._passed < len(kept.rows) and len(here):
                 return block
             # All that was taken is passed before the last rows that are kept.
