@@ -119,13 +119,16 @@ def _refusal(steps: list[Node], unordered: dict[int, bool]) -> str | None:
 
 
 def _first_grouped(node: Any, unordered: dict[int, bool]) -> Node | None:
-    """The first step whose elements are made of several ones that come in no fixed order."""
+    """The first step whose elements are made of several ones that come in no fixed order, or are those that came first.
+
+    A dataset of which some elements were delivered must be made again; `take` might take another element then.
+    """
     waiting: list[Node] = [node]
     while waiting:
         each = waiting.pop()
         if not unordered[id(each)]:
             continue
-        if not isinstance(each, _FROM_ONE):
+        if not isinstance(each, _FROM_ONE) or (isinstance(each, Take) and each.count >= 0):
             return each
         waiting.extend(each.inputs)
     return None

@@ -177,11 +177,15 @@ class Run:
         left, why, later, why_later = go_on(self.case, self._places, state, middle - position)
         context = f"after {position} of {len(self.states)}, kept at {moment}: {json.dumps(self.case)} {state}"
         context = f"{context} {why} {self.expected[-1]}"
+        expected = self.expected[position:]
         if moment == position or not self._is_excused(position, why):
-            assert [*left, kind_of(why)] == self.expected[position:], context
+            assert [*left, kind_of(why)] == expected, context
+        else:
+            expected = [*left, kind_of(why)]
         # What is kept is as the iterator before has left it.
         if not self._is_excused(middle, why_later):
-            assert [*later, kind_of(why_later)] == self.expected[middle:], f"then {middle}, {why_later}: {context}"
+            then = f"then {middle}, {why_later}: {context}"
+            assert [*later, kind_of(why_later)] == expected[middle - position :], then
 
     def _is_excused(self, position: int, error: str | None) -> bool:
         """Whether it is known that what is kept by now does not fit the state, or not known whether it does."""

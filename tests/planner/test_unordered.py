@@ -49,12 +49,14 @@ def test_what_steps_say_counts_more_than_the_option() -> None:
         (mixed(9).scan(0, lambda a, b: (a, b)).batch(2).shuffle(3), "and shuffle"),
         (mixed(9).batch(2).flat_map(D.from_tensor_slices), "other ones in every run"),
         (mixed(9).enumerate().flat_map(lambda _n, _x: D.range(3)), "other ones in every run"),
-        (mixed(9).filter(bool).shuffle(3).take(2).flat_map(D.range), None),
+        (mixed(9).filter(bool).shuffle(3).take(2).flat_map(D.range), "other ones in every run"),
+        (mixed(9).filter(bool).skip(2).shuffle(3).take(-1).flat_map(D.range).take(2), None),
+        (D.range(9).take(2).interleave(D.range, deterministic=False), None),
         (D.range(9).unique().scan(0, lambda a, b: (a, b)).map(abs, 2, deterministic=False), None),
     ],
 )
 def test_what_cannot_be_resumed(dataset: ad.Dataset, refused: str | None) -> None:
-    """Steps that remember what has passed; datasets of elements that are made of several."""
+    """Steps that remember what has passed; datasets of elements that are made of several, or that happened to come first."""
     found = unordered_part(dataset._node, deterministic=True).refused
     assert found is None if refused is None else refused in str(found)
 

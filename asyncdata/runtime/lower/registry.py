@@ -101,7 +101,8 @@ def lower(node: Node, scope: Scope) -> Stage:
         with as_state_error(context):
             check_counts(scope.state.mark)
             scope = dataclasses.replace(scope, resume=checked(rule(node, scope.state)))
-    if kept is not None and keeps_below(node) and not scope.resume.drop:
+    # Where tracks count, `zip` counts what is left out, too.
+    if kept is not None and keeps_below(node) and not (scope.resume.drop or (scope.within and isinstance(node, Zip))):
         scope, kept = dataclasses.replace(scope, kept=kept), None
     stage = make(node, scope, context)
     if stage.meter is None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Sequence
 
-from asyncdata.memory.advance import Advance, Fold, Mark, Marks
+from asyncdata.memory.advance import Advance, Fold, Mark
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import Column
 from asyncdata.memory.structure import Structure, graft
@@ -33,7 +33,7 @@ class ZipStage(Stage):
         stages: The inputs.
         structure: How they nest; a leaf for each.
         track: Of its elements, where they have no fixed order.
-        kept: Which of the first rows the inputs give.
+        kept: Which of the first rows the inputs give; never where there is a track.
     """
 
     def __init__(
@@ -93,7 +93,8 @@ class ZipStage(Stage):
             ordered=self.ordered,
         )
         heads = [source.take(rows) for source in self._inputs]
-        return self._joined(heads, self._side_by_side([head.advance for head in heads], marks))
+        advance = Advance.side_by_side([head.advance for head in heads], marks)
+        return self._joined(heads, advance if self._track is None else self._track.counted(advance))
 
     def _keep(self, rows: int) -> tuple[list[Block], Advance]:
         """The next rows that are kept; with the last of them, what those in front of and between them mean."""
@@ -111,16 +112,11 @@ class ZipStage(Stage):
                 lambda row: {"inputs": [begin.in_front_of(advance, row) for begin, advance in taken]},
                 ordered=self.ordered,
             )
-            kept.whole.advances.append(self._side_by_side(advances, marks))
+            kept.whole.advances.append(Advance.side_by_side(advances, marks))
             for source, (begin, advance) in zip(self._inputs, taken, strict=True):
                 begin.feed(advance)
                 source.begin(begin.state)
         return heads, Advance(rows)
-
-    def _side_by_side(self, advances: Sequence[Advance], marks: Marks) -> Advance:
-        """What rows mean for a state."""
-        advance = Advance.side_by_side(advances, marks)
-        return advance if self._track is None else self._track.counted(advance)
 
     def _joined(self, heads: Sequence[Block], advance: Advance) -> Block:
         """One block of the rows of all inputs."""
