@@ -56,7 +56,7 @@ def test_what_steps_say_counts_more_than_the_option() -> None:
     ],
 )
 def test_what_cannot_be_resumed(dataset: ad.Dataset, refused: str | None) -> None:
-    """Steps that remember what has passed; datasets of elements that are made of several, or that happened to come first."""
+    """Steps that remember what has passed; datasets of elements that are made of several, or that came first."""
     found = unordered_part(dataset._node, deterministic=True).refused
     assert found is None if refused is None else refused in str(found)
 
