@@ -265,6 +265,18 @@ class Guard:
         return self._skips.ends_shard(error)
 
 
+def before_stats(skipped: Skipped) -> SkippedStats:
+    """What a policy had left out when a state was taken."""
+    return SkippedStats(
+        elements=skipped.elements,
+        shards=skipped.shards,
+        unread_bytes=skipped.unread_bytes,
+        steps=dict(skipped.steps),
+        lines_lost=0,
+        last="",
+    )
+
+
 def sum_up(parts: Sequence[SkippedStats]) -> SkippedStats:
     """What several policies of one pipeline left out together."""
     steps: dict[str, int] = {}

@@ -22,7 +22,7 @@ from asyncdata.planner.autotune import KnobRange
 from asyncdata.planner.shards import NOTHING_BEHIND, Behind
 from asyncdata.planner.sizes import Shares, divide
 from asyncdata.planner.unordered import UnorderedPart
-from asyncdata.runtime.error_policy import Skips, sum_up
+from asyncdata.runtime.error_policy import Skips, before_stats, sum_up
 from asyncdata.runtime.knob import Counted, Knob, Knobs
 from asyncdata.runtime.life.runtime import Runtime
 from asyncdata.runtime.life.threads import TimedThreads, in_thread
@@ -194,7 +194,10 @@ class Services:
 
     def skipped(self) -> SkippedStats:
         """What was left out so far; from any thread."""
-        return sum_up([skips.stats() for skips in list(self._skips.values())])
+        here = dict(self._skips)
+        # Of steps that are not begun again.
+        gone = [before_stats(part) for place, part in self._before.skipped.items() if place not in here]
+        return sum_up([*(skips.stats() for skips in here.values()), *gone])
 
     def account(self, place: str, name: str, *, rank: int, kind: Kind, reserved_bytes: int = 0) -> Account:
         """The account of a stage; the same one for every epoch and every inner dataset at this place of the plan."""

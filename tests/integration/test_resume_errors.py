@@ -128,6 +128,25 @@ def test_an_isolated_loader(tmp_path: Path) -> None:
             assert (rest, ending) == (elements[position:], [error, skipped])
 
 
+def test_what_a_dataset_that_has_ended_left_out_stays_counted() -> None:
+    """A resume does not begin it again."""
+    first = D.from_tensor_slices([b"1-7", b"1-8", b"2-7", b"2-8"]).map(picky).ignore_errors()
+    dataset = first.concatenate(D.from_tensor_slices([b"a", b"b", b"c"]))
+    with dataset.iterator() as it:
+        assert [next(it) for _ in range(3)] == [b"1-8", b"2-8", b"a"]
+        state = json.loads(json.dumps(it.state_dict()))
+    for _ in range(2):
+        with dataset.iterator(state=state) as it:
+            assert next(it) == b"b"
+            state_later = json.loads(json.dumps(it.state_dict()))
+            assert list(it) == [b"c"]
+            skipped = it.stats().skipped
+        assert (skipped.elements, list(skipped.steps.values())) == (2, [2])
+    with dataset.iterator(state=state_later) as it:
+        assert list(it) == [b"c"]
+        assert it.stats().skipped.elements == 2
+
+
 def test_the_next_epoch_begins_with_a_whole_quota() -> None:
     """The quota is one of each iteration, also behind a state."""
     dataset = D.from_tensor_slices([b"1", b"7", b"2", b"7", b"3"]).map(picky)
