@@ -134,7 +134,7 @@ def test_what_a_dataset_that_has_ended_left_out_stays_counted() -> None:
     dataset = first.concatenate(D.from_tensor_slices([b"a", b"b", b"c"]))
     with dataset.iterator() as it:
         assert [next(it) for _ in range(3)] == [b"1-8", b"2-8", b"a"]
-        state = json.loads(json.dumps(it.state_dict()))
+        state = state_later = json.loads(json.dumps(it.state_dict()))
     for _ in range(2):
         with dataset.iterator(state=state) as it:
             assert next(it) == b"b"
