@@ -109,8 +109,10 @@ RECORD_WISE: Final[dict[str, Callable[[ad.Dataset], ad.Dataset]]] = {
 """What may stand behind `shard` where readers are divided."""
 
 ANY_ORDER: Final[dict[str, Callable[[list[str]], ad.Dataset]]] = {
-    "interleave": lambda paths: D.from_tensor_slices(paths).interleave(ad.TFRecordDataset, 2, deterministic=False),
-    "compressed": lambda paths: D.from_tensor_slices(paths).interleave(compressed, 3, deterministic=False),
+    "interleave": lambda paths: (
+        D.from_tensor_slices(paths).interleave(ad.TFRecordDataset, 2, deterministic=False).map(number)
+    ),
+    "compressed": lambda paths: D.from_tensor_slices(paths).interleave(compressed, 3, deterministic=False).map(number),
     "flat": lambda _: D.range(40).interleave(few, 3, deterministic=False),
     "map": lambda _: D.range(60).map(same, 3, executor="thread", deterministic=False),
 }
