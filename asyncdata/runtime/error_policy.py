@@ -271,9 +271,7 @@ def before_stats(skipped: Skipped) -> SkippedStats:
         elements=skipped.elements,
         shards=skipped.shards,
         unread_bytes=skipped.unread_bytes,
-        steps=dict(skipped.steps),
-        lines_lost=0,
-        last="",
+        steps=skipped.steps,
     )
 
 

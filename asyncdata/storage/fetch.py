@@ -45,7 +45,7 @@ from asyncdata.storage.policy.hedge import Again, Racing, hedge_bytes
 from asyncdata.storage.policy.retry import next_delay_s
 from asyncdata.storage.policy.slots import Priority
 from asyncdata.storage.reader import ObjectWriter, RangeReader, ReaderSpec, RunOfFiles, RunReader
-from asyncdata.storage.receivers import ReadsBodies, Receivers
+from asyncdata.storage.receivers import BodyReader, Receivers
 from asyncdata.storage.urls import scheme_of
 from asyncdata.types import ObjectInfo
 
@@ -408,7 +408,7 @@ class _Reader(NamedTuple):
 
     spec: ReaderSpec
     own: RangeReader
-    bodies: ReadsBodies
+    bodies: BodyReader
 
 
 class _Opened:
@@ -433,7 +433,7 @@ class _Opened:
         return opened
 
     def fallbacks(self) -> list[Mapping[str, int]]:
-        """ReadsBodies that took aiohttp's path, by reason, of each reader."""
+        """Bodies that took aiohttp's path, by reason, of each reader."""
         far = [] if self.receivers is None else self.receivers.fallbacks()
         return [*(getattr(reader.own, "fallbacks", {}) for reader in self.readers), *far]
 
@@ -451,13 +451,13 @@ def _bytes_view(buffer: memoryview) -> memoryview:
 
 
 async def _read_again(
-    reader: ReadsBodies, info: ObjectInfo, start: int, offset: int, buffer: memoryview, attempt: Attempt
+    reader: BodyReader, info: ObjectInfo, start: int, offset: int, buffer: memoryview, attempt: Attempt
 ) -> ObjectInfo | None:
     await reader.read_into(info, start + offset, buffer, attempt)
     return None
 
 
-def _open_again(reader: ReadsBodies, url: str) -> Again:
+def _open_again(reader: BodyReader, url: str) -> Again:
     async def read(offset: int, buffer: memoryview, attempt: Attempt) -> ObjectInfo | None:
         if not offset:
             return (await reader.open_read(url, buffer, attempt))[0]

@@ -38,7 +38,7 @@ _SPREAD: Final = frozenset({"asyncdata.storage.gcs.reader", "asyncdata.storage.h
 """Backends whose bodies an event loop receives. Others have threads or a runtime of their own."""
 
 
-class ReadsBodies(Protocol):
+class BodyReader(Protocol):
     """What reads bodies; see `RangeReader`."""
 
     async def read_into(self, info: ObjectInfo, start: int, buffer: memoryview, attempt: Attempt) -> int:
@@ -133,7 +133,7 @@ class Receivers:
         """CPU seconds of all of them so far; 0 where the system does not say. Any thread may call it."""
         return sum(map(_seconds, self._clocks))
 
-    def open(self, spec: ReaderSpec) -> tuple[RangeReader, ReadsBodies]:
+    def open(self, spec: ReaderSpec) -> tuple[RangeReader, BodyReader]:
         """The reader of a recipe on this loop, and what reads bodies like it on all loops; both may be the same."""
         if not self._clocks:
             self._clocks.append(_clock_of(threading.get_ident()))
@@ -220,7 +220,7 @@ class _Spread:
             return await reader.open_read(url, buffer, attempt)
 
     @contextlib.contextmanager
-    def _chosen(self) -> Generator[ReadsBodies]:
+    def _chosen(self) -> Generator[BodyReader]:
         """The reader of the loop that takes the next body, which counts as under way there."""
         reads, place = self._receivers.under_way, self._receivers.choose()
         reads[place] += 1
@@ -229,7 +229,7 @@ class _Spread:
         finally:
             reads[place] -= 1
 
-    def _reader(self, place: int) -> ReadsBodies:
+    def _reader(self, place: int) -> BodyReader:
         while len(self.far) < place:
             self.far.append(FarReader(self._receivers.loops[len(self.far)], self._spec))
         return self.far[place - 1] if place else self._near

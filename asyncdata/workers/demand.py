@@ -31,7 +31,7 @@ class Demand:
         self._calls = 0
 
     def expect(self, calls: int | None) -> None:
-        """So many calls at a time will come, or as many as there may be workers: these are wanted before."""
+        """Wants workers before there are calls: one for each expected at a time; None: all there may be."""
         self.wanted = max(self.wanted, self.most if calls is None else min(calls, self.most))
 
     def begin(self) -> bool:

@@ -168,12 +168,12 @@ def drawn(
 
 
 def texts(elements: Iterator[Any] | ad.Dataset, count: int | None = None) -> list[str]:
-    """So many of them, or all."""
+    """The first `count` elements, or all, as texts."""
     return [str(int(element)) for element in itertools.islice(elements, count)]
 
 
 def begun(dataset: ad.Dataset, state: Any, count: int) -> tuple[list[str], Any]:
-    """So many elements behind a state, and the state behind them."""
+    """The first `count` elements behind a state, and the state behind them."""
     with dataset.iterator(epoch=None if state else 0, state=state) as it:
         return texts(it, count), json.loads(json.dumps(it.state_dict()))
 
@@ -223,7 +223,7 @@ def test_readers_that_went_on_are_divided(part: int, paths: list[str]) -> None:
 
 
 def members(elements: Iterator[Any] | ad.Dataset, count: int | None = None) -> list[str]:
-    """So many elements, or what is in as many batches."""
+    """The first `count` elements, or all; the elements of batches one by one."""
     found = itertools.islice(elements, count)
     return [str(int(each)) for element in found for each in np.atleast_1d(np.asarray(element, object))]
 

@@ -39,7 +39,7 @@ class _Taken(NamedTuple):
 
 
 class BufferMoment:
-    """The buffer when so many rows had come; the log keeps what it needs for as long as there is a reference to it."""
+    """The buffer after a number of rows; while anybody refers to it, the log keeps what it takes to answer."""
 
     __slots__ = ("__weakref__", "_log", "rows")
 
@@ -68,7 +68,7 @@ class BufferLog:
     def __init__(self, known: Sequence[Rows], history: Column) -> None:
         self._known = [each.copy() for each in known]
         self._history = history.gather(np.arange(len(history)))
-        # The base is the buffer at least so many rows ago, and these have come since: replaced as one.
+        # After how many rows the base was taken, and the blocks since. One assignment replaces both, for other threads.
         self._since: tuple[int, list[_Taken]] = (0, [])
         self._moments: deque[weakref.ref[BufferMoment]] = deque()
         self.rows = 0

@@ -86,7 +86,8 @@ class ZipStage(Stage):
             raise failure
         rows = min(limit, *(source.rows for source in self._inputs))
         if self._left_to_keep:
-            return self._joined(*self._keep(min(rows, self._left_to_keep)))
+            rows = min(rows, self._left_to_keep)
+            return self._joined(self._take_kept(rows), Advance(rows))
         marks = self._marker.marks(
             rows,
             lambda row: {"inputs": [source.at(row) for source in self._inputs]},
@@ -96,8 +97,8 @@ class ZipStage(Stage):
         advance = Advance.side_by_side([head.advance for head in heads], marks)
         return self._joined(heads, advance if self._track is None else self._track.counted(advance))
 
-    def _keep(self, rows: int) -> tuple[list[Block], Advance]:
-        """The next rows that are kept; with the last of them, what those in front of and between them mean."""
+    def _take_kept(self, rows: int) -> list[Block]:
+        """The next rows that are kept; with the last of them, enters what those in front of and between them mean."""
         kept = self._kept
         assert kept is not None
         if self._left_to_keep == len(kept.whole.rows):
@@ -116,7 +117,7 @@ class ZipStage(Stage):
             for source, (begin, advance) in zip(self._inputs, taken, strict=True):
                 begin.feed(advance)
                 source.begin(begin.state)
-        return heads, Advance(rows)
+        return heads
 
     def _joined(self, heads: Sequence[Block], advance: Advance) -> Block:
         """One block of the rows of all inputs."""

@@ -81,7 +81,7 @@ def test_rows_that_nobody_needs_are_not_kept() -> None:
 
 
 def test_threads_may_ask_while_rows_come() -> None:
-    """What they are told is what was so at their moment."""
+    """The answer is what the buffer held at the moment that they ask about."""
     size, every = 64, 16
     log = BufferLog([np.arange(size)], history(list(range(size)), several=False))
     moments: queue.Queue[tuple[BufferMoment, int] | None] = queue.Queue(8)
