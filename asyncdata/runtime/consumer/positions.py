@@ -5,24 +5,11 @@ from __future__ import annotations
 import copy
 from collections import deque
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from asyncdata.errors import StateError
 from asyncdata.memory.advance import Advance, Fold, State
 from asyncdata.runtime.state.delivered import Delivered
 from asyncdata.runtime.state.tracks import Event, Saved
-
-
-class _Span(NamedTuple):
-    """Elements that were received together.
-
-    Attributes:
-        first: Number of the first of them.
-        advance: What consuming them means.
-    """
-
-    first: int
-    advance: Advance
 
 
 class Positions:
@@ -51,20 +38,23 @@ class Positions:
         self._fold.ordered = state.state is not None or not state.tracks
         self.first = self._begin = self._end = position
         self._kept = kept
-        self._spans: deque[_Span] = deque()
+        # The number of the first of elements that were received together, and what consuming them means.
+        self._spans: deque[tuple[int, Advance]] = deque()
         self._committed: int | None = None
 
     def receive(self, advance: Advance, events: Sequence[Event] = ()) -> None:
         """The next elements were received, of which none was handed out yet, with what happened to tracks."""
-        self._delivered.hear(events)
-        self._spans.append(_Span(self._end, advance))
-        oldest = self._end - self._kept
-        self._end += advance.rows
-        if self._committed is not None:
-            oldest = min(oldest, self._committed)
-        while len(self._spans) > 1 and self._spans[1].first <= oldest:
-            self._begin = self._spans[1].first
-            old = self._spans.popleft().advance
+        if events:
+            self._delivered.hear(events)
+        spans, end = self._spans, self._end
+        spans.append((end, advance))
+        oldest = end - self._kept
+        self._end = end + advance.rows
+        if self._committed is not None and self._committed < oldest:
+            oldest = self._committed
+        while len(spans) > 1 and spans[1][0] <= oldest:
+            self._begin = spans[1][0]
+            old = spans.popleft()[1]
             self._fold.feed(old)
             if old.used is not None:
                 self._delivered.feed(old.used.pairs)
@@ -86,12 +76,12 @@ class Positions:
         """
         self._check(position)
         found = self._delivered.copy()
-        for span in self._spans:
-            row = position - span.first
+        for first, advance in self._spans:
+            row = position - first
             if row <= 0:
                 break
-            if (used := span.advance.used) is not None:
-                found.feed(used.pairs if row > span.advance.rows else used.pairs[: used.end(row)])
+            if (used := advance.used) is not None:
+                found.feed(used.pairs if row > advance.rows else used.pairs[: used.end(row)])
         return found
 
     def at(self, position: int) -> tuple[State, bool]:
