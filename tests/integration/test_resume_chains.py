@@ -43,12 +43,13 @@ def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def paths(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Three shards, each beside a compressed one."""
+    """Three shards, each beside a compressed one and one of lines."""
     folder = tmp_path_factory.mktemp("chains")
     for shard in range(3):
         rows = [b"%d" % (100 * shard + row) for row in range(13 + 9 * shard)]
         (folder / f"{shard}").write_bytes(shard_bytes(rows))
         (folder / f"{shard}.gz").write_bytes(shard_bytes(rows, "GZIP"))
+        (folder / f"{shard}.txt").write_bytes(b"\n".join(rows))
     return [str(folder / f"{shard}") for shard in range(3)]
 
 
@@ -82,6 +83,33 @@ def total(numbers: Any) -> int:
     return int(numbers.sum())
 
 
+def is_third(index: Any) -> np.int64:
+    """One of three."""
+    return np.int64(int(index) % 3 == 0)
+
+
+def is_odd(element: Any) -> int:
+    """Or even."""
+    return int(element) % 2
+
+
+def not_sevenths(element: Any) -> Any:
+    """The element; one of seven is an error."""
+    if int(element) % 7 == 3:
+        raise ValueError("a seventh")
+    return element
+
+
+def noisy(element: Any, rng: np.random.Generator) -> int:
+    """The element and a random number."""
+    return int(element) + int(rng.integers(1000))
+
+
+def copies(element: Any) -> Any:
+    """One to three."""
+    return np.full(int(element) % 3 + 1, int(element))
+
+
 def compressed(path: str) -> ad.Dataset:
     """The records of the shard beside."""
     return ad.TFRecordDataset(f"{path}.gz", "GZIP")
@@ -94,6 +122,9 @@ SOURCES: Final[dict[str, Callable[[list[str]], ad.Dataset]]] = {
     "compressed": lambda paths: D.from_tensor_slices(paths).interleave(compressed, 2).map(number),
     "generator": lambda _: D.from_generator(lambda: iter(range(45))),
     "flat": lambda _: D.range(40).flat_map(few),
+    "slices": lambda _: D.from_tensor_slices(np.arange(57)),
+    "lines": lambda paths: ad.TextLineDataset([f"{path}.txt" for path in paths]).map(number),
+    "listed": lambda paths: D.list_files(f"{paths[0][:-1]}[0-2]", seed=5).interleave(ad.TFRecordDataset, 2).map(number),
 }
 
 RECORD_WISE: Final[dict[str, Callable[[ad.Dataset], ad.Dataset]]] = {
@@ -124,6 +155,10 @@ COUNTING: Final[dict[str, Callable[[ad.Dataset], ad.Dataset]]] = {
     "enumerate": lambda ds: ds.enumerate().map(lambda _, element: element),
     "take": lambda ds: ds.take(1000),
     "sloppy map": lambda ds: ds.map(same, 3, executor="thread", deterministic=False),
+    "sloppy interleave": lambda ds: ds.interleave(few, 3, deterministic=False),
+    "skipped errors": lambda ds: ds.map(not_sevenths, 2, executor="thread", deterministic=False).ignore_errors(),
+    "rebatch": lambda ds: ds.batch(3).rebatch(1).map(total),
+    "zip": lambda ds: D.zip((ds, D.range(100_000))).map(lambda element, _: element),
     "batch": lambda ds: ds.batch(4).map(same),
 }
 """What may stand behind a step without a fixed order, and delivers the same elements in every run."""
@@ -144,6 +179,19 @@ OTHERS: Final[dict[str, Callable[[ad.Dataset], ad.Dataset]]] = {
     "concatenate": lambda ds: ds.concatenate(D.range(9)),
     "sample": lambda ds: D.sample_from_datasets([ds, D.range(500, 520)], [0.6, 0.4], seed=4),
     "sample twice": lambda ds: D.sample_from_datasets([ds, ds], [0.6, 0.4], seed=4),
+    "choose": lambda ds: D.choose_from_datasets([ds, D.range(900, 915)], D.range(100).map(is_third)),
+    "resample": lambda ds: ds.rejection_resample(is_odd, [0.5, 0.5], [0.5, 0.5], seed=3).map(lambda _, each: each),
+    "take_while": lambda ds: ds.take_while(lambda element: int(element) % 17 != 16),
+    "skipped errors": lambda ds: ds.map(not_sevenths).ignore_errors(),
+    "random numbers": lambda ds: ds.map(noisy, 2, rng=True, executor="thread"),
+    "buckets": lambda ds: ds.bucket_by_sequence_length(lambda each: int(each) % 5, [2, 4], [3, 4, 2]).unbatch(),
+    "groups": lambda ds: ds.group_by_window(is_odd, lambda _, group: group.batch(4), window_size=4).unbatch(),
+    "padded": lambda ds: ds.map(copies).padded_batch(4).unbatch().map(lambda each: int(each[0])),
+    "ragged": lambda ds: ds.map(copies).ragged_batch(4).unbatch().map(lambda each: int(each[0])),
+    "rebatch": lambda ds: ds.batch(3).rebatch(5).unbatch(),
+    "windows": lambda ds: ds.window(4).flat_map(lambda each: each),
+    "shuffled twice": lambda ds: ds.shuffle(5, seed=8).repeat(2),
+    "zip with itself": lambda ds: D.zip((ds, ds.skip(2))).map(lambda one, other: 1000 * int(one) + int(other)),
 }
 
 
@@ -186,6 +234,7 @@ def test_a_reader_goes_on_in_every_life(part: int, paths: list[str]) -> None:
         dataset = SOURCES[source](paths)
         for name in chain:
             dataset = steps[name](dataset)
+        dataset = dataset.with_options(ad.Options(seed=12))
         whole = texts(dataset.iterator(epoch=0))
         state, at = None, 0
         for cut in sorted(draw.randrange(len(whole) + 1) for _ in range(4)):
