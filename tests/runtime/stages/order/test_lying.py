@@ -153,7 +153,8 @@ def test_an_element_that_was_repeated_takes_all_its_slots(seed: int) -> None:
     elements, read, _ = resumed(draw, numbers[:size], numbers[size:], size, skip)
     assert elements == oracle.shuffle(numbers, size, drawing(KEY))[skip:]
     assert set(read) <= set(numbers[:size])
-    if count <= size:
+    # Where the input ends before the outputs that are left out do, what is drawn then was not foreseen.
+    if count < size or not skip:
         assert len(read) == len(set(read)), "all of them are asked for together"
 
 
