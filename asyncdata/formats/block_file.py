@@ -27,7 +27,17 @@ import numpy.typing as npt
 
 from asyncdata.errors import BrokenFrameError
 from asyncdata.formats.block_codec import CODECS, pack, unpack
-from asyncdata.formats.block_image import DTYPE_KINDS, PLAIN, Image, Spec, StoredArray, StoredPlain, StoredRefs
+from asyncdata.formats.block_image import (
+    DTYPE_KINDS,
+    PLAIN,
+    Image,
+    Spec,
+    StoredArray,
+    StoredMixed,
+    StoredPlain,
+    StoredRefs,
+    UniformSpec,
+)
 from asyncdata.memory.leaf import Leaf
 from asyncdata.memory.structure import LEAF, DictOf, RaggedOf, Structure, TupleOf, leaf_count
 from asyncdata.memory.wire import aligned
@@ -102,11 +112,13 @@ def _write(spec: Spec) -> dict[str, Any]:
         return {"kind": "refs", "leaves": leaves, "which_at": spec.which_at, "rows_at": spec.rows_at}
     if isinstance(spec, StoredPlain):
         return {"kind": "plain", "values": spec.values}
+    if isinstance(spec, StoredMixed):
+        return {"kind": "mixed", "parts": [_write(part) for part in spec.parts], "kinds_at": spec.kinds_at}
     odd = next(item for item in spec.items if type(item) not in PLAIN)
-    what = "an array of objects" if isinstance(odd, np.ndarray) else f"a {type(odd).__name__}"
+    what = "an array of objects" if isinstance(odd, np.ndarray) else f"an object of {type(odd).__qualname__}"
     raise UnwritableError(
-        f"{what} cannot be written to a file: only numbers, arrays, bytes, str and nests of them can, "
-        "and one leaf must not mix strings or arrays with Python numbers; change it in map()"
+        f"{what} cannot be written to a file: only numbers, arrays, bytes, str, None and nests of them can; "
+        "change it in map()"
     )
 
 
@@ -206,6 +218,12 @@ def read_image(memory: npt.NDArray[np.uint8], place: ImagePlace, most: int) -> t
 
 
 def _read(names: dict[str, Any]) -> Spec:
+    if names["kind"] == "mixed":
+        return StoredMixed(tuple(map(_read_uniform, names["parts"])), int(names["kinds_at"]))
+    return _read_uniform(names)
+
+
+def _read_uniform(names: dict[str, Any]) -> UniformSpec:
     kind = names["kind"]
     if kind == "array":
         return StoredArray(_dtype(names["dtype"]), _shape(names["shape"]), int(names["at"]))

@@ -6,6 +6,9 @@ References count from the beginning of the body. An image that is loaded into a 
 columns point into that slab: only the small tables are copied again. Specs describe the columns; they are plain data
 that can be written as JSON (`block_file`). Python objects that are not numbers, strings or arrays are kept as they are
 and cannot be written.
+
+Rows of one leaf may be of several kinds, as ``bytes`` and None are. Then the rows of each kind lie together: how many
+images there are, and whether they can be written, does not depend on how the rows were divided into blocks.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from asyncdata.errors import DataError
 from asyncdata.memory.advance import EMPTY, ORIGIN_WIDTH
 from asyncdata.memory.block import Block
 from asyncdata.memory.bytesarray import BytesArray
-from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColumn, read_table
+from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColumn, as_objects, read_table
 from asyncdata.memory.leaf import BYTES, STR, Leaf, array_leaf
 from asyncdata.memory.own import own
 from asyncdata.memory.slabs import Slabs
@@ -65,7 +68,23 @@ class ObjectSpec:
     items: tuple[Any, ...]
 
 
-Spec: TypeAlias = StoredArray | StoredRefs | StoredPlain | ObjectSpec
+UniformSpec: TypeAlias = StoredArray | StoredRefs | StoredPlain | ObjectSpec
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMixed:
+    """Rows of several kinds: those of each, in order; ``uint8[n]`` at `kinds_at` says of which kind each row is."""
+
+    parts: tuple[UniformSpec, ...]
+    kinds_at: int
+
+
+Spec: TypeAlias = UniformSpec | StoredMixed
+
+
+def uniform_specs(spec: Spec) -> tuple[UniformSpec, ...]:
+    """The spec, or those that it is made of."""
+    return spec.parts if isinstance(spec, StoredMixed) else (spec,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +110,21 @@ class Image:
     @property
     def has_references(self) -> bool:
         """Whether it must be loaded into a slab."""
-        return any(isinstance(spec, StoredRefs) for spec in self.specs)
+        return any(isinstance(part, StoredRefs) for spec in self.specs for part in uniform_specs(spec))
 
 
 # --- making one ----------------------------------------------------------------------------------------------------
+
+
+Kind: TypeAlias = tuple[Any, ...]
+"""What must agree for rows to lie together."""
+
+REFERENCES: Final[Kind] = ("refs",)
+_PLAIN: Final[Kind] = ("plain",)
+_OBJECTS: Final[Kind] = ("objects",)
+
+_SMALL: Final = 1 << 16
+"""An image of fewer bytes is not ended because rows of another kind come."""
 
 
 class _Arrays:
@@ -114,14 +144,36 @@ class _Items:
         self.items: list[Any] = []
 
 
+_Part: TypeAlias = _Arrays | _Refs | _Items
+
+
+class _Column:
+    """Rows by their kind, and of which kind each is."""
+
+    def __init__(self) -> None:
+        self.parts: dict[Kind, _Part] = {}
+        self.kinds: list[npt.NDArray[np.uint8]] = []
+
+    def place(self, kind: Kind) -> Kind:
+        """The kind of part that takes such rows: of arrays, those of the first type and shape lie side by side."""
+        is_other = kind[0] == "array" and kind not in self.parts and any(each[0] == "array" for each in self.parts)
+        return REFERENCES if is_other else kind
+
+    def part(self, kind: Kind) -> tuple[int, _Part]:
+        """The part that takes rows of a kind, and its number."""
+        place = self.place(kind)
+        if place not in self.parts:
+            self.parts[place] = _part(place[0])
+        return list(self.parts).index(place), self.parts[place]
+
+
 class ImageBuilder:
     """Collects the rows of several blocks, copying them, until they are one image."""
 
     def __init__(self) -> None:
         self.rows = 0
         self._structure: Structure = LEAF
-        self._kinds: tuple[Any, ...] = ()
-        self._columns: list[_Arrays | _Refs | _Items] = []
+        self._columns: list[_Column] = []
         self._origins: list[npt.NDArray[np.int64]] = []
         self._payload = bytearray()
         self._array_bytes = 0
@@ -133,29 +185,54 @@ class ImageBuilder:
         return len(self._payload) + self._array_bytes + self._object_bytes + 48 * self.rows
 
     def takes(self, block: Block) -> bool:
-        """Whether a block's rows go into the same image as those before."""
-        return not self.rows or (block.structure == self._structure and self._kinds == _kinds(block))
+        """Whether a block's rows go into the same image as those before.
+
+        Rows of another kind do where the image is small, or has such rows already.
+        """
+        if not self.rows:
+            return True
+        if block.structure != self._structure:
+            return False
+        return self.nbytes < _SMALL or all(
+            target.place(kind) in target.parts
+            for column, target in zip(block.columns, self._columns, strict=True)
+            for kind in set(_kinds(column))
+        )
 
     def add(self, block: Block) -> None:
         """Copies the rows of a block, which `takes` allowed; the block stays the caller's."""
-        kinds = _kinds(block)
         if not self.rows:
-            self._structure, self._kinds = block.structure, kinds
-            self._columns = [_column(kind[0]) for kind in kinds]
+            self._structure = block.structure
+            self._columns = [_Column() for _ in block.columns]
         for column, target in zip(block.columns, self._columns, strict=True):
-            if isinstance(target, _Arrays):
-                array = column.array.copy() if isinstance(column, ArrayColumn) else np.array(_items(column))
-                self._array_bytes += array.nbytes
-                target.parts.append(array)
-            elif isinstance(target, _Refs):
-                self._add_references(column, target)
-            else:
-                # Of its own: the elements themselves go on, and whoever gets them may write to them.
-                items = [column.private(row) for row in range(len(column))]
-                self._object_bytes += sum(map(element_bytes, items))
-                target.items += items
+            kinds = _kinds(column)
+            if len(kinds) == 1:
+                number, part = target.part(kinds[0])
+                self._add(column, part)
+                target.kinds.append(np.full(len(block), number, np.uint8))
+                continue
+            items, numbers = _items(column), np.empty(len(block), np.uint8)
+            for kind in dict.fromkeys(kinds):
+                number, part = target.part(kind)
+                rows = [row for row, each in enumerate(kinds) if each == kind]
+                numbers[rows] = number
+                self._add(ObjectColumn([items[row] for row in rows]), part)
+            target.kinds.append(numbers)
         self._origins.append(block.origin)
         self.rows += len(block)
+
+    def _add(self, column: Column, target: _Part) -> None:
+        if isinstance(target, _Arrays):
+            array = column.array.copy() if isinstance(column, ArrayColumn) else np.array(_items(column))
+            self._array_bytes += array.nbytes
+            target.parts.append(array)
+        elif isinstance(target, _Refs):
+            self._add_references(column, target)
+        else:
+            # Of its own: the elements themselves go on, and whoever gets them may write to them.
+            items = [column.private(row) for row in range(len(column))]
+            self._object_bytes += sum(map(element_bytes, items))
+            target.items += items
 
     def _add_references(self, column: Column, target: _Refs) -> None:
         if isinstance(column, RefColumn):
@@ -211,33 +288,38 @@ class ImageBuilder:
             parts.append(array)
             return at[-1]
 
-        specs: list[Spec] = []
         refs: list[tuple[_Refs, npt.NDArray[np.int64]]] = []
-        for column in self._columns:
-            if isinstance(column, _Arrays):
+
+        def written(part: _Part) -> UniformSpec:
+            if isinstance(part, _Arrays):
                 # Without a type they would be in the byte order of this machine.
-                array = np.ascontiguousarray(np.concatenate(column.parts, dtype=column.parts[0].dtype))
-                specs.append(StoredArray(array.dtype.str, array.shape[1:], place(array)))
-            elif isinstance(column, _Refs):
-                rows = np.array(column.rows, np.int64).reshape(-1, 2)
-                refs.append((column, rows))
-                which = place(np.array(column.which, np.uint32)) if len(column.leaves) > 1 else -1
-                specs.append(StoredRefs(tuple(column.leaves), which, place(rows)))
-            elif all(type(item) in PLAIN for item in column.items):
-                specs.append(StoredPlain(tuple(column.items)))
-            else:
-                specs.append(ObjectSpec(tuple(column.items)))
+                array = np.ascontiguousarray(np.concatenate(part.parts, dtype=part.parts[0].dtype))
+                return StoredArray(array.dtype.str, array.shape[1:], place(array))
+            if isinstance(part, _Refs):
+                rows = np.array(part.rows, np.int64).reshape(-1, 2)
+                refs.append((part, rows))
+                which = place(np.array(part.which, np.uint32)) if len(part.leaves) > 1 else -1
+                return StoredRefs(tuple(part.leaves), which, place(rows))
+            if all(type(item) in PLAIN for item in part.items):
+                return StoredPlain(tuple(part.items))
+            return ObjectSpec(tuple(part.items))
+
+        specs: list[Spec] = []
+        for column in self._columns:
+            made = tuple(map(written, column.parts.values()))
+            specs.append(made[0] if len(made) == 1 else StoredMixed(made, place(np.concatenate(column.kinds))))
         # One byte more than the payloads, so that an empty one at the end begins inside.
         base = place(np.frombuffer(bytes(self._payload) + b"\0" if refs else b"", np.uint8))
         nbytes = base + aligned(parts[-1].nbytes)
         body = np.zeros(nbytes, np.uint8)
         for position, part in zip(at, parts, strict=True):
             body[position : position + part.nbytes] = part.reshape(-1).view(np.uint8)
-        for column, rows in refs:
-            self._move(body, column, rows, base)
-        for spec in specs:
-            if isinstance(spec, StoredRefs):
-                body[spec.rows_at : spec.rows_at + 16 * self.rows].view(np.int64)[::2] += base
+        for held, rows in refs:
+            self._move(body, held, rows, base)
+        for found in (found for spec in specs for found in uniform_specs(spec)):
+            if isinstance(found, StoredRefs):
+                count = len(refs.pop(0)[1])
+                body[found.rows_at : found.rows_at + 16 * count].view(np.int64)[::2] += base
         image = Image(self.rows, self._structure, tuple(specs), nbytes, body, self._object_bytes)
         self.__init__()  # type: ignore[misc]  # begins again
         return image
@@ -251,7 +333,7 @@ class ImageBuilder:
                 body[base + at : base + at + length].view(np.int64)[::2] += base
 
 
-def _column(kind: str) -> _Arrays | _Refs | _Items:
+def _part(kind: str) -> _Part:
     if kind == "array":
         return _Arrays()
     return _Refs() if kind == "refs" else _Items()
@@ -261,25 +343,26 @@ def _items(column: Column) -> list[Any]:
     return column.items if isinstance(column, ObjectColumn) else [column.element(row) for row in range(len(column))]
 
 
-def _kinds(block: Block) -> tuple[Any, ...]:
-    return tuple(_kind(column) for column in block.columns)
-
-
-def _kind(column: Column) -> tuple[Any, ...]:
-    """What must agree for columns to go into one image."""
+def _kinds(column: Column) -> list[Kind]:
+    """The kind of all rows, or of each."""
     if isinstance(column, ArrayColumn) and column.array.dtype.kind in DTYPE_KINDS:
-        return ("array", column.array.dtype.str, column.array.shape[1:])
+        return [("array", column.array.dtype.str, column.array.shape[1:])]
     if isinstance(column, RefColumn):
-        return ("refs",) if _is_stored(column) else ("objects",)
+        return [REFERENCES if _is_stored(column) else _OBJECTS]
     items = _items(column)
     types = set(map(type, items))
     if len(types) == 1 and issubclass(next(iter(types)), np.generic):
         dtypes = {item.dtype for item in items}
         if len(dtypes) == 1 and items[0].dtype.kind in DTYPE_KINDS:
-            return ("array", dtypes.pop().str, ())
-    if all(map(_is_reference, items)):
-        return ("refs",)
-    return ("plain",) if all(type(item) in PLAIN for item in items) else ("objects",)
+            return [("array", dtypes.pop().str, ())]
+    kinds = list(map(_kind, items))
+    return kinds[:1] if len(set(kinds)) == 1 else kinds
+
+
+def _kind(item: Any) -> Kind:
+    if _is_reference(item):
+        return REFERENCES
+    return _PLAIN if type(item) in PLAIN else _OBJECTS
 
 
 def unpickled(column: Column) -> Column:
@@ -336,18 +419,29 @@ def load(image: Image, memory: npt.NDArray[np.uint8], start: int, slabs: Slabs |
     origin = memory[start : start + 8 * ORIGIN_WIDTH * count].view(np.int64).reshape(count, ORIGIN_WIDTH).copy()
     columns: list[Column] = []
     for spec in image.specs:
-        if isinstance(spec, StoredArray):
-            dtype = np.dtype(spec.dtype)
-            nbytes = dtype.itemsize * int(np.prod(spec.shape, dtype=np.int64)) * count
-            data = memory[start + spec.at : start + spec.at + nbytes]
-            columns.append(ArrayColumn(data.view(dtype).reshape(count, *spec.shape).copy()))
-        elif isinstance(spec, StoredRefs):
-            assert slabs is not None
-            columns.append(_references(spec, memory, start, slabs, count))
+        if isinstance(spec, StoredMixed):
+            kinds = memory[start + spec.kinds_at : start + spec.kinds_at + count]
+            parts = [
+                _loaded(part, memory, start, slabs, int(np.count_nonzero(kinds == number)))
+                for number, part in enumerate(spec.parts)
+            ]
+            items = [iter(as_objects(part).items) for part in parts]
+            columns.append(ObjectColumn([next(items[kind]) for kind in kinds.tolist()]))
         else:
-            items = spec.values if isinstance(spec, StoredPlain) else spec.items
-            columns.append(ObjectColumn(list(map(own, items))))
+            columns.append(_loaded(spec, memory, start, slabs, count))
     return Block(image.structure, tuple(columns), origin, EMPTY)
+
+
+def _loaded(spec: UniformSpec, memory: npt.NDArray[np.uint8], start: int, slabs: Slabs | None, count: int) -> Column:
+    if isinstance(spec, StoredArray):
+        dtype = np.dtype(spec.dtype)
+        nbytes = dtype.itemsize * int(np.prod(spec.shape, dtype=np.int64)) * count
+        data = memory[start + spec.at : start + spec.at + nbytes]
+        return ArrayColumn(data.view(dtype).reshape(count, *spec.shape).copy())
+    if isinstance(spec, StoredRefs):
+        assert slabs is not None
+        return _references(spec, memory, start, slabs, count)
+    return ObjectColumn(list(map(own, spec.values if isinstance(spec, StoredPlain) else spec.items)))
 
 
 def _references(spec: StoredRefs, memory: npt.NDArray[np.uint8], start: int, slabs: Slabs, count: int) -> RefColumn:
@@ -369,20 +463,29 @@ def _references(spec: StoredRefs, memory: npt.NDArray[np.uint8], start: int, sla
 
 def check_image(image: Image, memory: npt.NDArray[np.uint8], start: int) -> None:
     """Raises ``DataError`` unless everything the specs say lies inside the body; for images from storage."""
-    count = image.rows
-    _check(0 <= 8 * ORIGIN_WIDTH * count <= image.nbytes)
+    _check(0 <= 8 * ORIGIN_WIDTH * image.rows <= image.nbytes)
     for spec in image.specs:
-        if isinstance(spec, StoredArray):
-            leaf = Leaf("array", spec.dtype, (count, *spec.shape))
-            _check(spec.at >= 0 and spec.at + leaf.nbytes <= image.nbytes)
-        elif isinstance(spec, StoredPlain):
-            _check(len(spec.values) == count)
-        elif isinstance(spec, StoredRefs):
-            _check_references(spec, image, memory, start)
+        if not isinstance(spec, StoredMixed):
+            _check_column(spec, image, memory, start, image.rows)
+            continue
+        _check(spec.kinds_at >= 0 and spec.kinds_at + image.rows <= image.nbytes)
+        kinds = memory[start + spec.kinds_at : start + spec.kinds_at + image.rows]
+        _check(int(kinds.max(initial=0)) < len(spec.parts))
+        for number, part in enumerate(spec.parts):
+            _check_column(part, image, memory, start, int(np.count_nonzero(kinds == number)))
 
 
-def _check_references(spec: StoredRefs, image: Image, memory: npt.NDArray[np.uint8], start: int) -> None:
-    count = image.rows
+def _check_column(spec: UniformSpec, image: Image, memory: npt.NDArray[np.uint8], start: int, count: int) -> None:
+    if isinstance(spec, StoredArray):
+        leaf = Leaf("array", spec.dtype, (count, *spec.shape))
+        _check(spec.at >= 0 and spec.at + leaf.nbytes <= image.nbytes)
+    elif isinstance(spec, StoredPlain):
+        _check(len(spec.values) == count)
+    elif isinstance(spec, StoredRefs):
+        _check_references(spec, image, memory, start, count)
+
+
+def _check_references(spec: StoredRefs, image: Image, memory: npt.NDArray[np.uint8], start: int, count: int) -> None:
     _check(spec.rows_at >= 0 and spec.rows_at + 16 * count <= image.nbytes and len(spec.leaves) > 0)
     rows = memory[start + spec.rows_at : start + spec.rows_at + 16 * count].view(np.int64).reshape(count, 2)
     _check_rows(rows, image.nbytes)

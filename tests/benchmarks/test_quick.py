@@ -21,7 +21,9 @@ pytestmark = pytest.mark.slow
         (("end_to_end", "--only", "network"), 2),
         pytest.param(("noisy_trainer",), 6, marks=pytest.mark.soak),
         (("remote", "--only", "hang", "--peers", "/nowhere"), 3),
-        pytest.param(("remote", "--work", "blobs", "tiny", "--only", "clear"), 18, marks=pytest.mark.soak),
+        pytest.param(
+            ("remote", "--work", "blobs", "tiny", "--only", "clear", "--peers", "/nowhere"), 14, marks=pytest.mark.soak
+        ),
         (("resume",), 6),
         pytest.param(("resume_peers", "--python", "/nowhere"), 1, marks=pytest.mark.soak),
         pytest.param(("state_rate",), 4, marks=pytest.mark.soak),

@@ -203,7 +203,8 @@ class Drawing:
         out |= {"cycle": draw(SIZE), "block": draw(SIZE)}
         outer_kind = None
         if draw(st.booleans()):
-            out["outer"], outer_kind = self.pipeline(2)
+            outer, outer_kind = self.pipeline(2)
+            out["outer"] = _with_any_generator(outer)
         may_store, self._may_store = self._may_store, self._may_store and out["how"] == "flat_map"
         inner, after = self._of_element(kind, outer_kind)
         for _ in range(draw(st.integers(0, 3))):
@@ -289,6 +290,15 @@ class Drawing:
         options = {"seed": 7, "errors": {"max_skipped": None}}
         epoch = self.one_of(0, 0, 1)
         return {"plan": plan, "options": options, "cut": False, "stores": 0, "changes": False, "epoch": epoch}
+
+
+def _with_any_generator(plan: Any) -> Any:
+    """The pipeline when several of its iterators may run at a time: one object cannot tell where each of them is."""
+    if isinstance(plan, list):
+        return list(map(_with_any_generator, plan))
+    if not isinstance(plan, dict):
+        return plan
+    return {key: None if key == "every" else _with_any_generator(each) for key, each in plan.items()}
 
 
 @st.composite

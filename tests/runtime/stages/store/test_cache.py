@@ -238,7 +238,7 @@ def test_objects_stay_in_memory(tmp_path: Path) -> None:
     kept = ds.cache()
     assert [*kept, *kept] == [{0}, {1}, {2}] * 2
     for written in (ds.cache(tmp_path / "c"), ds.snapshot(tmp_path / "s")):
-        with pytest.raises(PipelineError, match="a set cannot be written"):
+        with pytest.raises(PipelineError, match="an object of set cannot be written"):
             list(written)
     assert [found for found in tmp_path.rglob("*") if found.is_file()] == []
 
