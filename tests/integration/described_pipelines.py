@@ -90,8 +90,8 @@ class Numbers:
     """A generator that tells where it is."""
 
     def __init__(self, start: int, stop: int) -> None:
-        self.next, self.stop = start, stop
-        self.begin = start
+        self.start, self.stop = start, stop
+        self.next = self.begin = start
 
     def get(self) -> int:
         """Behind the last element."""
@@ -102,7 +102,7 @@ class Numbers:
         self.begin = value
 
     def __call__(self) -> Iterator[int]:
-        begin, self.begin = self.begin, 0
+        begin, self.begin = self.begin, self.start
         for number in range(begin, self.stop):
             self.next = number + 1
             yield number
