@@ -82,7 +82,7 @@ class StoredMixed:
 Spec: TypeAlias = UniformSpec | StoredMixed
 
 
-def uniform_specs(spec: Spec) -> tuple[UniformSpec, ...]:
+def _uniform_specs(spec: Spec) -> tuple[UniformSpec, ...]:
     """The spec, or those that it is made of."""
     return spec.parts if isinstance(spec, StoredMixed) else (spec,)
 
@@ -110,7 +110,7 @@ class Image:
     @property
     def has_references(self) -> bool:
         """Whether it must be loaded into a slab."""
-        return any(isinstance(part, StoredRefs) for spec in self.specs for part in uniform_specs(spec))
+        return any(isinstance(part, StoredRefs) for spec in self.specs for part in _uniform_specs(spec))
 
 
 # --- making one ----------------------------------------------------------------------------------------------------
@@ -119,7 +119,7 @@ class Image:
 Kind: TypeAlias = tuple[Any, ...]
 """What must agree for rows to lie together."""
 
-REFERENCES: Final[Kind] = ("refs",)
+_REFERENCES: Final[Kind] = ("refs",)
 _PLAIN: Final[Kind] = ("plain",)
 _OBJECTS: Final[Kind] = ("objects",)
 
@@ -157,7 +157,7 @@ class _Column:
     def place(self, kind: Kind) -> Kind:
         """The kind of part that takes such rows: of arrays, those of the first type and shape lie side by side."""
         is_other = kind[0] == "array" and kind not in self.parts and any(each[0] == "array" for each in self.parts)
-        return REFERENCES if is_other else kind
+        return _REFERENCES if is_other else kind
 
     def part(self, kind: Kind) -> tuple[int, _Part]:
         """The part that takes rows of a kind, and its number."""
@@ -316,7 +316,7 @@ class ImageBuilder:
             body[position : position + part.nbytes] = part.reshape(-1).view(np.uint8)
         for held, rows in refs:
             self._move(body, held, rows, base)
-        for found in (found for spec in specs for found in uniform_specs(spec)):
+        for found in (found for spec in specs for found in _uniform_specs(spec)):
             if isinstance(found, StoredRefs):
                 count = len(refs.pop(0)[1])
                 body[found.rows_at : found.rows_at + 16 * count].view(np.int64)[::2] += base
@@ -348,7 +348,7 @@ def _kinds(column: Column) -> list[Kind]:
     if isinstance(column, ArrayColumn) and column.array.dtype.kind in DTYPE_KINDS:
         return [("array", column.array.dtype.str, column.array.shape[1:])]
     if isinstance(column, RefColumn):
-        return [REFERENCES if _is_stored(column) else _OBJECTS]
+        return [_REFERENCES if _is_stored(column) else _OBJECTS]
     items = _items(column)
     types = set(map(type, items))
     if len(types) == 1 and issubclass(next(iter(types)), np.generic):
@@ -361,7 +361,7 @@ def _kinds(column: Column) -> list[Kind]:
 
 def _kind(item: Any) -> Kind:
     if _is_reference(item):
-        return REFERENCES
+        return _REFERENCES
     return _PLAIN if type(item) in PLAIN else _OBJECTS
 
 

@@ -248,14 +248,9 @@ class Fold:
 
     def feed(self, advance: Advance) -> None:
         """Folds a whole block."""
-        rows = advance.rows
         self.ordered = self.ordered and advance.ordered
-        if rows and self._pending:
-            (self._mark,), self._skip, self._pending = self._pending, 0, ()
-        behind = 0
-        for position, mark in advance.marks:
-            if position < rows:
-                self._mark, self._skip, behind = mark, 0, position
-            else:
-                self._pending = (mark,)
-        self._skip += rows - behind
+        self._mark, self._skip = self.at(advance, advance.rows)
+        if advance.rows:
+            self._pending = ()
+        if advance.marks and advance.marks[-1][0] == advance.rows:
+            self._pending = (advance.marks[-1][1],)
