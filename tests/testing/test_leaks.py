@@ -197,12 +197,17 @@ def test_an_orphan_is_named_by_what_it_inherited(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("ASYNCDATA_ORPHAN_TEST", str(os.getpid()))
     blind = snapshot()
     before = snapshot(started_with=f"ASYNCDATA_ORPHAN_TEST={os.getpid()}")
-    script = f"import subprocess\nprint(subprocess.Popen({SLEEP_FOREVER!r}, stdout=subprocess.DEVNULL).pid)"
+    # The kernel fills in what a new process inherited while it starts the program: the orphan has to have begun.
+    script = (
+        "import subprocess\n"
+        f"child = subprocess.Popen({SLEEP_FOREVER!r}, stdout=subprocess.PIPE)\n"
+        "child.stdout.readline()\n"
+        "print(child.pid)\n"
+    )
     parent = subprocess.run([sys.executable, "-S", "-c", script], stdout=subprocess.PIPE, check=True)
     orphan = int(parent.stdout)
     try:
-        # The kernel fills in what the new process inherited when it leaves fork behind, which may be a moment later.
-        assert any(f"{orphan} " in leak.name and "orphan" in leak.name for leak in settle(before, settle_s=0.2))
+        assert any(f"{orphan} " in leak.name and "orphan" in leak.name for leak in check(before))
         assert check(blind, only=("process",)) == []
     finally:
         os.kill(orphan, signal.SIGKILL)
