@@ -12,7 +12,9 @@ round of the one, a round of the other, medians of several. A copy is counted wh
 memory of numpy's. Without a framework its rows are left out.
 
 A second table says how much of the time of copies to a GPU is hidden behind steps that are as long as four copies: the
-wall time of a loop that is fed, less that of the steps alone, is what is not hidden of that of the copies alone.
+wall time of a loop that is fed, less that of the steps alone, is what is not hidden of that of the copies alone. The
+clock begins behind the first batch. Once steps run ahead of the device, and once each of them is waited for, as where a
+loop prints its loss.
 """
 
 from __future__ import annotations
@@ -200,7 +202,6 @@ def keras_cell(name: str, shape: tuple[int, ...], count: int) -> Cell:
     return Cell(bare, fit, lambda _: 0)
 
 
-DEVICES: Final = {"torch": "feed.torch(device=...)", "jax": "feed.jax"}
 STEPS_PER_COPY: Final = 4
 
 
@@ -209,7 +210,7 @@ class Device:
 
     Args:
         send: Copies an array there; nobody waits for it.
-        feed: A feed of a dataset.
+        loaders: By name, what brings the arrays there.
         square: Multiplies two large matrices there.
         wait: Returns when all of that is done.
     """
@@ -217,33 +218,44 @@ class Device:
     def __init__(
         self,
         send: Callable[[Any], Any],
-        feed: Callable[[ad.Dataset], Iterable[Any]],
+        loaders: dict[str, Callable[[], Iterable[Any]]],
         square: Callable[[], Any],
         wait: Callable[[Any], Any],
     ) -> None:
         self.send = send
-        self.feed = feed
+        self.loaders = loaders
         self.square = square
         self.wait = wait
 
 
-def torch_device() -> Device | None:
+def torch_device(count: int) -> Device | None:
     """PyTorch's GPU."""
     import torch  # noqa: PLC0415 -- one framework per process
+    from torch.utils.data import DataLoader  # noqa: PLC0415 -- likewise
 
     if not torch.cuda.is_available():
         return None
     matrix = torch.ones((2048, 2048), device="cuda")
-    space = torch.empty(SHAPES["9.6 MB"]).pin_memory()
+    shape = SHAPES["9.6 MB"]
+    space = torch.empty(shape).pin_memory()
+    tensors = list(map(torch.from_numpy, arrays(shape, count)))
+
+    def dataloader() -> Iterator[Any]:
+        loader = DataLoader(tensors, batch_size=None, pin_memory=True)
+        return (batch.to("cuda", non_blocking=True) for batch in loader)
+
     return Device(
         lambda array: space.copy_(torch.from_numpy(array)).to("cuda", non_blocking=True),
-        lambda ds: feed.torch(ds, device="cuda"),
+        {
+            "feed.torch(device=...)": lambda: feed.torch(dataset(shape, count), device="cuda"),
+            "DataLoader(pin_memory=True)": dataloader,
+        },
         lambda: matrix @ matrix,
         lambda _: torch.cuda.synchronize(),
     )
 
 
-def jax_device() -> Device | None:
+def jax_device(count: int) -> Device | None:
     """JAX's GPU."""
     import jax  # noqa: PLC0415 -- one framework per process
 
@@ -251,52 +263,76 @@ def jax_device() -> Device | None:
         return None
     matrix = jax.numpy.ones((2048, 2048))
     square = jax.jit(lambda each: each @ each)
-    return Device(jax.device_put, feed.jax, lambda: square(matrix), jax.block_until_ready)
+    shape = SHAPES["9.6 MB"]
+    loaders: dict[str, Callable[[], Iterable[Any]]] = {
+        "feed.jax": lambda: feed.jax(dataset(shape, count)),
+        "jax.device_put of each array": lambda: map(jax.device_put, arrays(shape, count)),
+    }
+    return Device(jax.device_put, loaders, lambda: square(matrix), jax.block_until_ready)
 
 
 DEVICE_MAKERS: Final = {"torch": torch_device, "jax": jax_device}
 
 
-def hidden(framework: str, rounds: int) -> dict[str, Any]:
-    """The part of copies to the GPU that is hidden behind steps, round by round; nothing where there is none."""
-    device = DEVICE_MAKERS[framework]()
-    if device is None:
-        return {"hidden": None}
-    count = 200
-    ds, kept = dataset(SHAPES["9.6 MB"], count), arrays(SHAPES["9.6 MB"], count)
+class Loops:
+    """Loops over so many batches, and how long they take, with a number of products in each step.
 
-    def timed(loop: Callable[[], Any]) -> float:
+    Args:
+        device: Where the steps are.
+        count: How many batches.
+    """
+
+    def __init__(self, device: Device, count: int) -> None:
+        self._device = device
+        self._count = count
+        self._kept = arrays(SHAPES["9.6 MB"], count)
+
+    def copies(self) -> float:
+        """Nothing but copies, one after the other."""
+        device = self._device
         begin = time.perf_counter()
-        device.wait(loop())
+        for array in self._kept:
+            device.wait(device.send(array))
         return time.perf_counter() - begin
 
-    def copies_alone() -> Any:
-        sent = None
-        for array in kept:
-            device.wait(sent := device.send(array))
-        return sent
-
-    def steps_alone(squares: int) -> Any:
-        done = device.square()
-        for _ in range(count * squares):
-            done = device.square()
-        return done
-
-    def fed(squares: int) -> Any:
-        done = device.square()
-        for _ in device.feed(ds):
+    def steps(self, squares: int, *, wait: bool, batches: Iterable[Any] | None = None) -> float:
+        """Steps, with a batch before each of them if there are any; the clock begins behind the first batch."""
+        device = self._device
+        waiting = iter(range(self._count + 1) if batches is None else batches)
+        next(waiting)
+        device.wait(device.square())
+        begin = time.perf_counter()
+        done = None
+        for _ in waiting:
             for _ in range(squares):
                 done = device.square()
-        return done
+            if wait:
+                device.wait(done)
+        device.wait(done)
+        return time.perf_counter() - begin
 
-    for loop in (copies_alone, lambda: steps_alone(1), lambda: fed(1)):
-        timed(loop)  # the first round fills caches
-    squares = max(1, round(STEPS_PER_COPY * timed(copies_alone) / timed(lambda: steps_alone(1))))
-    found = []
-    for _ in range(rounds):
-        added = timed(lambda: fed(squares)) - timed(lambda: steps_alone(squares))
-        found.append(1 - added / timed(copies_alone))
-    return {"hidden": found}
+
+def hidden(framework: str, rounds: int) -> dict[str, list[list[float]]]:
+    """By loader, how much of copies to the GPU is hidden behind steps, round by round; nothing without a GPU.
+
+    First behind steps that run ahead of the device, then behind steps that are waited for one by one.
+    """
+    count = 200
+    device = DEVICE_MAKERS[framework](count + 1)
+    if device is None:
+        return {}
+    loops = Loops(device, count)
+    loops.copies(), loops.steps(1, wait=False)  # the first time fills caches
+    squares = max(1, round(STEPS_PER_COPY * loops.copies() / loops.steps(1, wait=False)))
+    found: dict[str, list[list[float]]] = {name: [[], []] for name in device.loaders}
+    for number in range(rounds + 1):
+        for mode, wait in enumerate((False, True)):
+            copies, steps = loops.copies(), loops.steps(squares, wait=wait)
+            for name, loader in device.loaders.items():
+                fed = loops.steps(squares, wait=wait, batches=loader())
+                if number:
+                    found[name][mode].append(1 - (fed - steps) / copies)
+    return found
 
 
 MAKERS: Final = {"torch": torch_cell, "jax": jax_cell, "tensorflow": tensorflow_cell, "keras": keras_cell}
@@ -367,14 +403,16 @@ def main(arguments: list[str] | None = None) -> None:
             rows.append([name, *(f"{statistics.median(cell['added_us']):.0f}" for cell in cells.values())])
             rows[-1].append(cells["9.6 MB"]["copies"])
     print(markdown(["loader", *(f"batch of {size}" for size in SHAPES), "copies"], rows))
-    print("\nCopies of 9.6 MB to a GPU that are hidden behind steps, median of rounds\n")
+    print("\nCopies of 9.6 MB to a GPU: the part that is hidden behind steps, median of rounds\n")
     rows = []
-    for framework, name in DEVICES.items():
+    for framework in DEVICE_MAKERS:
         command = [given.python, "-m", "benchmarks.feed", "--device", framework]
         loud = {key: value for key, value in quiet.items() if key != "JAX_PLATFORMS"}
-        parts = run_json(command + ["--quick"] * given.quick, {**os.environ, **loud})["hidden"]
-        rows.append([name, "not measured: no GPU" if parts is None else f"{statistics.median(parts):.2f}"])
-    print(markdown(["feed", "hidden"], rows))
+        found = run_json(command + ["--quick"] * given.quick, {**os.environ, **loud})
+        rows += [[name, *(f"{statistics.median(parts):.2f}" for parts in modes)] for name, modes in found.items()]
+        if not found:
+            rows.append([f"feed.{framework}", "not measured: no GPU", "not measured: no GPU"])
+    print(markdown(["loader", "steps run ahead", "each step is waited for"], rows))
 
 
 if __name__ == "__main__":

@@ -32,6 +32,8 @@ _KINDS: Final = "?biufc"
 _OF_BITS: Final = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
 """Types of the package ml_dtypes, which torch has, too, and does not know as numpy's."""
 
+_ONLY_BITS: Final = frozenset(getattr(torch, name) for name in _OF_BITS)
+
 _PINNED: Final = ("cuda", "xpu")
 """Devices that copy from pinned memory without the processor."""
 
@@ -99,7 +101,10 @@ class TorchFeed(Feed, IterableDataset):  # type: ignore[misc]  # torch is not th
         if self._device is None or self._device.type == "cpu":
             return Conversion(on_host)
         if self._slots is None:
-            self._slots = StagingRing(_DeviceCopies(self._device, pin=self._pins), self._depth + 1)
+            device = self._device
+            if device.index is None:  # a thread has no current device of its own choice
+                device = torch.device(device.type, torch.accelerator.current_device_index())
+            self._slots = StagingRing(_DeviceCopies(device, pin=self._pins), self._depth + 1)
         return Staging(self._slots, self._depth)
 
 
@@ -131,6 +136,13 @@ def _tensor(leaf: Any) -> Any:
         return torch.from_numpy(leaf)
     except TypeError:
         return leaf  # such as numpy's long double
+
+
+def _as_numpy(tensor: Any) -> Any:
+    """The memory of a tensor of the host; as plain bits where numpy lacks its type."""
+    if tensor.dtype in _ONLY_BITS:
+        tensor = tensor.view(torch.uint8 if tensor.itemsize == 1 else torch.uint16)
+    return tensor.numpy()
 
 
 class _Votes:
@@ -212,9 +224,13 @@ class _DeviceCopies:
             if not isinstance(leaf, torch.Tensor):
                 return leaf
             number += 1
-            return self._space(slot, number, leaf.nbytes).view(leaf.dtype).view(leaf.shape).copy_(leaf)
+            space = self._space(slot, number, leaf.nbytes).view(leaf.dtype).view(leaf.shape)
+            # Not copy_: its threads, one for each core, take these from the pipeline's workers, and spin.
+            np.copyto(_as_numpy(space), _as_numpy(leaf))
+            return space
 
-        return map_leaves(staged, batch, whole_ragged=True)
+        with self._stream:  # and its device: pinned memory belongs to one
+            return map_leaves(staged, batch, whole_ragged=True)
 
     def _space(self, slot: int, number: int, nbytes: int) -> Any:
         """Pinned memory of a leaf, which is allocated again only for a larger batch."""

@@ -38,8 +38,8 @@ class Hand(Protocol):
     def receive(self) -> Any:
         """The batch that was sent first of those that wait."""
 
-    def clear(self) -> None:
-        """Drops those that wait."""
+    def clear(self, *, wait: bool) -> None:
+        """Drops those that wait, and waits until none is on its way any more, if it may."""
 
 
 class Conversion:
@@ -68,7 +68,7 @@ class Conversion:
         """See `Hand`."""
         return self._waiting.popleft()
 
-    def clear(self) -> None:
+    def clear(self, *, wait: bool) -> None:  # noqa: ARG002 -- of `Hand`; nothing runs here that could be waited for
         """See `Hand`."""
         self._waiting.clear()
 
@@ -255,7 +255,7 @@ class Run:
         self.live = False
         self._own.close()
         self._window.clear()
-        self._hand.clear()
+        self._hand.clear(wait=True)
 
     def fail(self, error: BaseException) -> None:
         """Ends without waiting, because of an error, which later calls say."""
@@ -267,4 +267,4 @@ class Run:
         self.live = False
         self._own.abandon()
         self._window.clear()
-        self._hand.clear()
+        self._hand.clear(wait=False)

@@ -7,11 +7,16 @@
 A slot is written only when the copy that read it is done, and a batch is used only behind its copy. A batch of the
 pipeline is free as soon as it is in a slot. What a device does is behind `Copies`, so this order can be tested without
 one.
+
+A thread of the epoch copies: a trainer that waits for each of its steps would wait for the host's copies as well. Only
+`Copies.use_behind` is called by the trainer's own.
 """
 
 from __future__ import annotations
 
+import threading
 from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
 
 from asyncdata.types import Element
@@ -36,6 +41,8 @@ class Copies(Protocol):
 class StagingRing:
     """Staging memory for so many batches, for one epoch after the other.
 
+    The thread of an epoch that was left may still send its last batch when that of the next one sends its first.
+
     Args:
         copies: The device.
         count: How many slots there are.
@@ -45,15 +52,17 @@ class StagingRing:
         self.copies = copies
         self._read: list[Any] = [None] * count
         self._next = 0
+        self._lock = threading.Lock()
 
     def send(self, batch: Element) -> tuple[Any, Any]:
         """The batch on the device, and the event that it is there."""
-        slot = self._next
-        self._next = (slot + 1) % len(self._read)
-        if self._read[slot] is not None:
-            self.copies.wait(self._read[slot])
-        arriving, event = self.copies.start(self.copies.stage(slot, batch))
-        self._read[slot] = event
+        with self._lock:
+            slot = self._next
+            self._next = (slot + 1) % len(self._read)
+            if self._read[slot] is not None:
+                self.copies.wait(self._read[slot])
+            arriving, event = self.copies.start(self.copies.stage(slot, batch))
+            self._read[slot] = event
         return arriving, event
 
 
@@ -68,7 +77,8 @@ class Staging:
     def __init__(self, slots: StagingRing, depth: int) -> None:
         self.depth = depth
         self._slots = slots
-        self._arriving: deque[tuple[Any, Any]] = deque()
+        self._arriving: deque[Future[tuple[Any, Any]]] = deque()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="asyncdata-staging")
 
     @property
     def waiting(self) -> int:
@@ -77,14 +87,15 @@ class Staging:
 
     def send(self, batch: Element) -> None:
         """See `Hand`."""
-        self._arriving.append(self._slots.send(batch))
+        self._arriving.append(self._thread.submit(self._slots.send, batch))
 
     def receive(self) -> Any:
         """See `Hand`."""
-        batch, event = self._arriving.popleft()
+        batch, event = self._arriving.popleft().result()
         self._slots.copies.use_behind(event, batch)
         return batch
 
-    def clear(self) -> None:
+    def clear(self, *, wait: bool) -> None:
         """See `Hand`."""
         self._arriving.clear()
+        self._thread.shutdown(wait=wait, cancel_futures=True)

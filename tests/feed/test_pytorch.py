@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import gc
 import json
@@ -142,7 +143,7 @@ def test_staging_memory_holds_any_type(shape: tuple[int, ...]) -> None:
             spaces[number] = torch.empty(nbytes, dtype=torch.uint8)
         return spaces[number][:nbytes]
 
-    copies._pin, copies._space = True, space
+    copies._pin, copies._space, copies._stream = True, space, contextlib.nullcontext()
     for dtype in DTYPES:
         array = np.asarray(np.random.default_rng(0).uniform(0, 9, shape)).astype(dtype)
         staged = copies.stage(0, {"a": array, "b": array[..., None], "name": "x"})
@@ -161,9 +162,10 @@ def test_types_that_numpy_lacks_are_those_of_torch(dtype: str) -> None:
     for number, batch in enumerate(feed.torch(ds)):
         assert batch["x"].dtype == getattr(torch, dtype)
         assert batch["x"].float().tolist() == [3.0 * number, 3.0 * number + 1, 3.0 * number + 2]
-    array = np.arange(4).astype(kind)
+    array = np.arange(3, 6).astype(kind)
+    assert feed_pytorch()._as_numpy(batch["x"]).tobytes() == array.tobytes()
     assert feed_pytorch().on_host(array).data_ptr() == array.__array_interface__["data"][0]
-    assert feed_pytorch().on_host(array[1:2].reshape(())).tolist() == 1.0
+    assert feed_pytorch().on_host(array[1:2].reshape(())).tolist() == 4.0
 
 
 def test_read_only_elements_are_never_changed() -> None:
