@@ -25,7 +25,7 @@ packed row of four int64, `ORIGIN_WIDTH`:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -40,7 +40,7 @@ NO_ORIGINS: Final = np.empty((0, ORIGIN_WIDTH), np.int64)
 NO_ORIGINS.flags.writeable = False
 
 Mark: TypeAlias = Any
-"""JSON-able data that one stage understands; nests the state of what is upstream of it."""
+"""What one stage is brought back to, once it was written as JSON and read; nests the state of what is upstream of it."""
 
 Marks: TypeAlias = tuple[tuple[int, Mark], ...]
 """Each with the row in front of which it counts."""
@@ -51,6 +51,50 @@ class State(NamedTuple):
 
     mark: Mark
     skip: int
+
+
+class Slots(NamedTuple):
+    """Of a mark: for each slot of an `interleave` the row of its dataset and the state of that; None where it is free.
+
+    The consumer forgets a mark with nearly every batch, when its objects are in no cache any more. So there are few of
+    them: columns here, and no dict in `RecordMark`.
+    """
+
+    rows: tuple[int | None, ...]
+    marks: tuple[Mark, ...]
+    skips: tuple[int, ...]
+
+    @classmethod
+    def of(cls, slots: Iterable[tuple[int, State] | None]) -> Slots:
+        """From each slot's row and state."""
+        rows: list[int | None] = []
+        marks: list[Mark] = []
+        skips: list[int] = []
+        for slot in slots:
+            row, (mark, skip) = (None, BEGINNING) if slot is None else slot
+            rows.append(row)
+            marks.append(mark)
+            skips.append(skip)
+        return cls(tuple(rows), tuple(marks), tuple(skips))
+
+    def written(self) -> list[dict[str, Any] | None]:
+        """What a stage is brought back to."""
+        return [
+            None if row is None else {"row": row, "state": State(mark, skip)}
+            for row, mark, skip in zip(*self, strict=True)
+        ]
+
+
+class RecordMark(NamedTuple):
+    """Of a file: the record that reading can begin at, and the byte where it is."""
+
+    record: int
+    offset: int
+    version: str | None
+
+    def written(self) -> dict[str, Any]:
+        """What a stage is brought back to."""
+        return self._asdict()
 
 
 BEGINNING: Final = State(None, 0)

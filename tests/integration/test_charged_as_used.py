@@ -456,7 +456,7 @@ def as_array(payload: bytes) -> Any:
 def test_a_large_row_among_small_ones_is_no_error(function: Any, executor: str, together: int) -> None:
     """What follows a large row is judged by it, and a judgement that does not fit is no lack of memory."""
     with ad.Runtime(ad.Options(num_workers=int(executor == "process"), memory_limit_bytes=8 * MIB)):
-        for seed in range(samples(6, 300)):
+        for seed in range(samples(3, 300)):
             draw = random.Random(seed)
             sizes = [100] * draw.randint(100, 900)
             for _ in range(draw.randint(1, 3)):

@@ -22,7 +22,7 @@ from tests.samples import samples
 
 D = ad.Dataset
 
-CHAINS: Final = samples(30, 4000)
+CHAINS: Final = samples(24, 4000)
 PARTS: Final = samples(1, 4)
 STEPS: Final = 3
 

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from asyncdata.errors import StateError
-from asyncdata.memory.advance import State
+from asyncdata.memory.advance import RecordMark, Slots, State
 from asyncdata.runtime.state.places import Places
 
 _KIND: Final = "~"
@@ -30,6 +30,7 @@ _PACK_BYTES: Final = 1024
 _INTEGER_BYTES: Final = 8
 _DEEPEST: Final = 400
 _PLAIN: Final = frozenset({int, str, bool, type(None)})
+_COMPACT: Final = frozenset({RecordMark, Slots})
 
 
 def to_json(value: Any) -> Any:  # noqa: C901, PLR0911 -- a kind each
@@ -42,6 +43,8 @@ def to_json(value: Any) -> Any:  # noqa: C901, PLR0911 -- a kind each
         return value
     if type(value) is State:
         return {_KIND: "state", "mark": to_json(value.mark), "skip": int(value.skip)}
+    if type(value) in _COMPACT:
+        return to_json(value.written())
     if isinstance(value, str):
         return value
     if type(value) is float:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 
 from asyncdata.errors import StateError
-from asyncdata.memory.advance import State
+from asyncdata.memory.advance import RecordMark, Slots, State
 from asyncdata.runtime.state.json_codec import compressed, from_json, to_json
 
 PLAIN = (
@@ -55,6 +55,21 @@ def same(one: Any, other: Any) -> bool:
 def test_what_is_saved_comes_back(value: Any) -> None:
     """Also through the text."""
     assert same(from_json(json.loads(json.dumps(to_json(value)))), value)
+
+
+def test_compact_marks_are_written_as_lists_and_dicts() -> None:
+    """Slots of an interleave, free ones too, and places in files; so stages and earlier versions read them."""
+    place = RecordMark(3, 1 << 40, "7")
+    state = State({"at": 4}, 2)
+    slots = Slots.of([(0, State(place, 300)), None, (1 << 33, state), (2, State(None, 0))])
+    assert from_json(json.loads(json.dumps(to_json({"slots": slots})))) == {
+        "slots": [
+            {"row": 0, "state": State({"record": 3, "offset": 1 << 40, "version": "7"}, 300)},
+            None,
+            {"row": 1 << 33, "state": state},
+            {"row": 2, "state": State(None, 0)},
+        ]
+    }
 
 
 @given(st.integers(0, 100), st.integers(-(1 << 62), 1 << 62))

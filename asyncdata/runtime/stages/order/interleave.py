@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from asyncdata.memory.advance import EMPTY, Advance, Mark, Marks, Rows, State
+from asyncdata.memory.advance import EMPTY, Advance, Mark, Marks, Rows, Slots, State
 from asyncdata.memory.block import Block
 from asyncdata.memory.used import NO_PAIRS
 from asyncdata.runtime.stage import BLOCK_ROWS, Pause, Stage, StageContext, close_all
@@ -572,10 +572,9 @@ class InterleaveStage(Stage):
             return {
                 "slot": slot,
                 "taken": taken,
-                "slots": [
-                    None if s is None else {"row": s.row, "state": s.at(count)}
-                    for s, count in zip(shown, counts, strict=True)
-                ],
+                "slots": Slots.of(
+                    None if s is None else (s.row, s.at(count)) for s, count in zip(shown, counts, strict=True)
+                ),
                 "next": following,
                 "row": oldest,
                 "input": self._history.before(oldest),

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from asyncdata.errors import AsyncdataError, BrokenFrameError, CompressionError, DataError, MemoryLimitError
 from asyncdata.formats.framing import Framer, Frames, Place, Refs, Values
-from asyncdata.memory.advance import EMPTY, Advance, Mark, Marks, Rows
+from asyncdata.memory.advance import EMPTY, Advance, Mark, Marks, RecordMark, Rows
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColumn
 from asyncdata.memory.slabs import Slabs
@@ -233,7 +233,10 @@ class FramedStage(FileStage):
 
         def mark(row: int) -> Mark:
             _, record, _, offset = origin[row].tolist()
-            place: dict[str, Any] = {"record": record, "offset": offset, "version": version}
+            begin = RecordMark(record, offset, version)
+            if lines is None and self._columns is None:
+                return begin
+            place = begin.written()
             if lines is not None:
                 place["line"] = int(lines[row])
             if self._columns is not None:
