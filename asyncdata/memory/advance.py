@@ -40,7 +40,7 @@ NO_ORIGINS: Final = np.empty((0, ORIGIN_WIDTH), np.int64)
 NO_ORIGINS.flags.writeable = False
 
 Mark: TypeAlias = Any
-"""What one stage is brought back to, once it was written as JSON and read; nests the state of what is upstream of it."""
+"""What one stage is brought back to once it was written as JSON and read; nests the state of what is upstream of it."""
 
 Marks: TypeAlias = tuple[tuple[int, Mark], ...]
 """Each with the row in front of which it counts."""

@@ -25,7 +25,7 @@ import numpy as np
 
 from asyncdata.formats.tfrecord import HEADER_BYTES, encode
 from asyncdata.memory.accounts import Account, Kind
-from asyncdata.memory.advance import EMPTY, Advance, Fold, Mark
+from asyncdata.memory.advance import EMPTY, Advance, Fold, Mark, RecordMark, Slots
 from asyncdata.memory.arena import Arena
 from asyncdata.memory.block import Block
 from asyncdata.memory.bytesarray import BytesArray
@@ -259,6 +259,8 @@ def plain(value: Any) -> Any:
         return value.tolist()
     if isinstance(value, Places):
         return plain(value.columns())
+    if isinstance(value, RecordMark | Slots):
+        return plain(value.written())
     if isinstance(value, tuple | list):
         return [plain(item) for item in value]
     if isinstance(value, dict):

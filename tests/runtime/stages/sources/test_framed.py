@@ -17,7 +17,6 @@ from asyncdata.formats.json_lines import JsonFramer
 from asyncdata.formats.lines import LineFramer
 from asyncdata.runtime.stage import Stage
 from asyncdata.runtime.stages.sources.framed import FramedStage
-from asyncdata.runtime.state.json_codec import to_json
 from tests.runtime.stages.laws import Bench, Make, check_any_blocking, check_cancelling, check_closing, whole
 from tests.runtime.stages.test_tfrecord import URL, CutChunks
 from tests.samples import samples
@@ -92,7 +91,7 @@ def test_a_mark_is_where_reading_can_begin_again(name: str) -> None:
     """The bytes from a record's offset on, framed with what its mark says, give that record and all behind it."""
     make, data, _ = CASES[name]
     trace = whole(reading(make, data, []))
-    assert to_json(trace.states[0][0])["offset"] == trace.origins[0][3]
+    assert trace.states[0][0]["offset"] == trace.origins[0][3]
     offsets = [origin[3] for origin in trace.origins]
     assert offsets == sorted(offsets)
     if name in ("lines", "json", "csv"):
