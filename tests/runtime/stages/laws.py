@@ -257,10 +257,8 @@ def plain(value: Any) -> Any:
         return value.item()
     if isinstance(value, BytesArray):
         return value.tolist()
-    if isinstance(value, Places):
-        return plain(value.columns())
-    if isinstance(value, RecordMark | Slots):
-        return plain(value.written())
+    if isinstance(value, Places | RecordMark | Slots):
+        return plain(value.columns() if isinstance(value, Places) else value.written())
     if isinstance(value, tuple | list):
         return [plain(item) for item in value]
     if isinstance(value, dict):
