@@ -25,6 +25,8 @@ packed row of four int64, `ORIGIN_WIDTH`:
 
 from __future__ import annotations
 
+import operator
+from array import array
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -53,38 +55,6 @@ class State(NamedTuple):
     skip: int
 
 
-class Slots(NamedTuple):
-    """Of a mark: for each slot of an `interleave` the row of its dataset and the state of that; None where it is free.
-
-    The consumer forgets a mark with nearly every batch, when its objects are in no cache any more. So there are few of
-    them: columns here, and no dict in `RecordMark`.
-    """
-
-    rows: tuple[int | None, ...]
-    marks: tuple[Mark, ...]
-    skips: tuple[int, ...]
-
-    @classmethod
-    def of(cls, slots: Iterable[tuple[int, State] | None]) -> Slots:
-        """From each slot's row and state."""
-        rows: list[int | None] = []
-        marks: list[Mark] = []
-        skips: list[int] = []
-        for slot in slots:
-            row, (mark, skip) = (None, BEGINNING) if slot is None else slot
-            rows.append(row)
-            marks.append(mark)
-            skips.append(skip)
-        return cls(tuple(rows), tuple(marks), tuple(skips))
-
-    def written(self) -> list[dict[str, Any] | None]:
-        """What a stage is brought back to."""
-        return [
-            None if row is None else {"row": row, "state": State(mark, skip)}
-            for row, mark, skip in zip(*self, strict=True)
-        ]
-
-
 class RecordMark(NamedTuple):
     """Of a file: the record that reading can begin at, and the byte where it is."""
 
@@ -95,6 +65,55 @@ class RecordMark(NamedTuple):
     def written(self) -> dict[str, Any]:
         """What a stage is brought back to."""
         return self._asdict()
+
+
+class Slots(NamedTuple):
+    """Of a mark: for each slot of an `interleave` the row of its dataset and the state of that.
+
+    The consumer forgets a mark with nearly every batch, when its objects are in no cache any more. So there are few of
+    them, and marks that follow each other share what is the same.
+
+    Attributes:
+        rows: None where a slot is free.
+        marks: What is no `RecordMark`; of those, the version.
+        numbers: Record, offset and skip of each, int64; the record is -1 where the mark is none.
+    """
+
+    rows: tuple[int | None, ...]
+    marks: tuple[Mark, ...]
+    numbers: bytes
+
+    @classmethod
+    def of(cls, slots: Iterable[tuple[int, State] | None], before: Slots | None = None) -> Slots:
+        """From each slot's row and state; `before` is what was made last."""
+        rows: list[int | None] = []
+        marks: list[Mark] = []
+        numbers = array("q")
+        for slot in slots:
+            row, (mark, skip) = (None, BEGINNING) if slot is None else slot
+            record, offset, mark = mark if type(mark) is RecordMark else (-1, 0, mark)
+            rows.append(row)
+            marks.append(mark)
+            numbers.extend((record, offset, skip))
+        if before is None:
+            return cls(tuple(rows), tuple(marks), numbers.tobytes())
+        return cls(_or_same(rows, before.rows), _or_same(marks, before.marks), numbers.tobytes())
+
+    def written(self) -> list[dict[str, Any] | None]:
+        """What a stage is brought back to."""
+        numbers = array("q", self.numbers).tolist()
+        found: list[dict[str, Any] | None] = []
+        for index, (row, mark) in enumerate(zip(self.rows, self.marks, strict=True)):
+            record, offset, skip = numbers[3 * index : 3 * index + 3]
+            state = State(mark if record < 0 else RecordMark(record, offset, mark), skip)
+            found.append(None if row is None else {"row": row, "state": state})
+        return found
+
+
+def _or_same(made: list[Any], before: tuple[Any, ...]) -> tuple[Any, ...]:
+    if len(made) == len(before) and all(map(operator.is_, made, before)):
+        return before
+    return tuple(made)
 
 
 BEGINNING: Final = State(None, 0)

@@ -17,7 +17,7 @@ from tests.integration.shards import BUCKET, records, shard_bytes
 from tests.samples import samples
 
 SHARDS, COUNT, SIZE = 6, 100, 4000
-AWAY_S = samples(3, 10)
+AWAY_S = samples(2, 10)
 SLOWLY = Profile(stream_bytes_per_s=300e3)
 
 pytestmark = pytest.mark.slow

@@ -285,6 +285,7 @@ MAPPED: dict[str, Callable[[ad.Dataset, Callable[[bytes], bytes]], ad.Dataset]] 
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("mapped", MAPPED)
 @pytest.mark.parametrize("kind", MADE_AGAIN)
 def test_functions_are_not_called_for_what_has_left_a_buffer(kind: str, mapped: str, tmp_path: Path) -> None:

@@ -59,17 +59,38 @@ def test_what_is_saved_comes_back(value: Any) -> None:
 
 def test_compact_marks_are_written_as_lists_and_dicts() -> None:
     """Slots of an interleave, free ones too, and places in files; so stages and earlier versions read them."""
-    place = RecordMark(3, 1 << 40, "7")
-    state = State({"at": 4}, 2)
-    slots = Slots.of([(0, State(place, 300)), None, (1 << 33, state), (2, State(None, 0))])
-    assert from_json(json.loads(json.dumps(to_json({"slots": slots})))) == {
+    place, state = RecordMark(3, 1 << 40, "7"), State({"at": 4}, 2)
+    given = [(0, State(place, 300)), None, (1 << 33, state), (2, State(None, 0)), (3, State(RecordMark(0, 0, None), 1))]
+    slots = Slots.of(given)
+    read = from_json(json.loads(json.dumps(to_json({"slots": slots}))))
+    assert read == {
         "slots": [
             {"row": 0, "state": State({"record": 3, "offset": 1 << 40, "version": "7"}, 300)},
             None,
             {"row": 1 << 33, "state": state},
             {"row": 2, "state": State(None, 0)},
+            {"row": 3, "state": State({"record": 0, "offset": 0, "version": None}, 1)},
         ]
     }
+
+
+def test_slots_share_what_is_the_same() -> None:
+    """Of the mark before, by identity: what marks hold is never compared."""
+    version, array, row = "a version", np.zeros(2), 1 << 40
+    before = Slots.of([(row, State(RecordMark(1, 20, version), 0)), (5, State({"buffer": array}, 0))])
+    after: list[tuple[int, State] | None] = [
+        (row, State(RecordMark(2, 30, version), 4)),
+        (5, State(before.marks[1], 9)),
+    ]
+    found = Slots.of(after, before)
+    assert found.rows is before.rows
+    assert found.marks is before.marks
+    assert found == Slots.of(after)
+    assert found.written()[0] == {"row": 1 << 40, "state": State(RecordMark(2, 30, version), 4)}
+    other = Slots.of([after[0], (5, State({"buffer": array.copy()}, 9))], before)
+    assert other.rows is before.rows
+    assert other.marks is not before.marks
+    assert Slots.of(after[:1], before).rows == (1 << 40,)
 
 
 @given(st.integers(0, 100), st.integers(-(1 << 62), 1 << 62))

@@ -151,6 +151,7 @@ class InterleaveStage(Stage):
         self._inner_marks = 0
         self._revived: dict[int, tuple[int, State]] = {}
         self._marker = Marker()
+        self._states: Slots | None = None
         self._tail = EMPTY
         self._arrived = asyncio.Event()
         self._opening: asyncio.Task[None] | None = None
@@ -569,12 +570,12 @@ class InterleaveStage(Stage):
             hidden = [s.row for s in self._slots if s is not None and s not in shown]
             following = min(hidden, default=self._given)
             oldest = min((s.row for s in shown if s is not None), default=following)
+            states = (None if s is None else (s.row, s.at(count)) for s, count in zip(shown, counts, strict=True))
+            self._states = Slots.of(states, self._states)
             return {
                 "slot": slot,
                 "taken": taken,
-                "slots": Slots.of(
-                    None if s is None else (s.row, s.at(count)) for s, count in zip(shown, counts, strict=True)
-                ),
+                "slots": self._states,
                 "next": following,
                 "row": oldest,
                 "input": self._history.before(oldest),
