@@ -921,8 +921,10 @@ class Dataset:
         In memory the elements belong to this dataset, count against `Options.memory_limit_bytes` of every pipeline that
         uses them, and are freed with the dataset. In a file they outlive it: the same pipeline finds them there in any
         process, and another pipeline gets an error, see `snapshot`. An incomplete run keeps nothing. Steps before the
-        cache, such as a shuffle, happen once. If a pipeline uses the dataset twice, both uses read the input until the
-        cache is complete, each with random numbers of its own; later runs have those of the use that was complete first.
+        cache, such as a shuffle, happen once.
+
+        If a pipeline uses the dataset twice, both uses read the input until the cache is complete, each with random
+        numbers of its own. Later runs have those of the use that was complete first.
 
         Args:
             filename: A path on a local file system; None or ``""`` for memory. A file can contain numbers, arrays,
