@@ -923,8 +923,8 @@ class Dataset:
         process, and another pipeline gets an error, see `snapshot`. An incomplete run keeps nothing. Steps before the
         cache, such as a shuffle, happen once.
 
-        If a pipeline uses the dataset twice, both uses read the input until the cache is complete, each with random
-        numbers of its own. Later runs have those of the use that was complete first.
+        If a pipeline uses the dataset several times, all uses read the input until the cache is complete, in one order.
+        Steps behind the cache have random numbers of their own in each use.
 
         Args:
             filename: A path on a local file system; None or ``""`` for memory. A file can contain numbers, arrays,

@@ -54,6 +54,12 @@ class Block:
         """Payload bytes of the elements."""
         return sum(column.nbytes for column in self.columns)
 
+    def move(self, by: int) -> None:
+        """Moves the numbers of the elements' sources (exclusive or), see `SourceTable.move`."""
+        if by and len(self):
+            self.origin = self.origin.copy()
+            self.origin[:, 0] ^= by
+
     def payload_bytes(self, count: int) -> int:
         """Bytes of the first `count` elements, with those that their tables refer to; not of bare objects."""
         total = 0

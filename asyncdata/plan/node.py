@@ -149,6 +149,11 @@ def drawn_seed() -> int:
     return secrets.randbits(63) if draw is None else draw()
 
 
+def is_made_inside() -> bool:
+    """Whether a running pipeline makes this dataset, of an element."""
+    return _seeds.get() is not None
+
+
 @contextlib.contextmanager
 def drawing_seeds(draw: Callable[[], int]) -> Generator[None]:
     """Inside, seeds come from a function: of datasets that a running pipeline has made."""

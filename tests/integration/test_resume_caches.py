@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -175,3 +176,72 @@ def taken(dataset: ad.Dataset, state: Any = None) -> tuple[list[Any], list[Any]]
             elements.append(element)
             states.append(it.state_dict())
     return elements, json.loads(json.dumps(states))
+
+
+def used(read: Callable[[ad.Dataset], ad.Dataset], where: str) -> ad.Dataset:
+    """Uses of one dataset with a cache, in which a shuffle without a seed and random numbers stand."""
+    cached = D.range(12).shuffle(5).map(noisy, rng=True).cache(where).map(again, rng=True)
+    return read(cached).with_options(ad.Options(seed=7))
+
+
+def again(x: Any, number: Any, rng: np.random.Generator) -> Any:
+    return (int(x), int(number), int(rng.integers(1_000_000)))
+
+
+USES: dict[str, Callable[[ad.Dataset], ad.Dataset]] = {
+    "zipped": lambda ds: D.zip((ds, ds)),
+    "zipped with a part": lambda ds: D.zip((ds.take(5), ds.prefetch(9))),
+    "one behind the other": lambda ds: ds.concatenate(ds),
+    "one behind a part": lambda ds: ds.take(5).concatenate(ds),
+    "chosen": lambda ds: D.sample_from_datasets([ds, ds.prefetch(20)], [0.6, 0.4], seed=3),
+    "in turn": lambda ds: D.range(5).interleave(lambda _: ds, 2),
+    "in turn, ahead": lambda ds: D.range(5).interleave(lambda x: ds.skip(x).prefetch(3), 3, num_parallel_calls=3),
+    "one of the two alone": lambda ds: D.zip((D.range(9), ds)),
+}
+
+
+@pytest.mark.parametrize("kept", ["memory", "file"])
+@pytest.mark.parametrize("name", USES)
+def test_uses_of_one_cache_have_the_same_elements_in_every_run(name: str, kept: str, tmp_path: Path) -> None:
+    """Whichever is complete first, whether the cache was filled before, by which pipeline, and behind every state."""
+
+    def make(number: int) -> ad.Dataset:
+        return used(USES[name], str(tmp_path / f"kept {number}") if kept == "file" else "")
+
+    with ad.Runtime(ad.Options(num_workers=0)):
+        dataset = make(0)
+        elements, states = taken(dataset)
+        assert plain(list(dataset.iterator(epoch=0))) == plain(elements)
+        for number in range(1, 4):
+            assert plain(list(make(number).iterator(epoch=0))) == plain(elements)
+        for number, position in enumerate(range(0, len(elements), 3), 10):
+            for here in (dataset, make(number)):
+                with here.iterator(state=states[position]) as it:
+                    assert plain(list(it)) == plain(elements[position:]), position
+
+
+def test_uses_of_one_cache_have_random_numbers_of_their_own() -> None:
+    """The elements and what was drawn in front of the cache are the same, what is drawn behind it is not."""
+    with ad.Runtime(ad.Options(num_workers=0)):
+        dataset = used(USES["zipped"], "")
+        for _ in range(2):
+            for one, other in dataset.iterator(epoch=0):
+                assert [int(x) for x in one[:2]] == [int(x) for x in other[:2]]
+                assert int(one[2]) != int(other[2])
+
+
+def failing(text: bytes) -> bytes:
+    """Knows one of them."""
+    if text == b"three":
+        raise ValueError("not this one")
+    return text
+
+
+def test_an_error_behind_a_cache_names_the_file_in_every_use(tmp_path: Path) -> None:
+    """In the run that fills it, where the file is known."""
+    (tmp_path / "lines").write_text("one\ntwo\nthree\n")
+    cached = ad.TextLineDataset(str(tmp_path / "lines")).cache().map(failing)
+    for dataset in (cached, D.zip((D.range(9), cached))):
+        with pytest.raises(ValueError, match="not this one") as caught:
+            list(dataset)
+        assert f"record 2 of {tmp_path}/lines" in str(caught.value.__notes__)

@@ -156,19 +156,33 @@ def _cache(node: grouping.Cache, scope: Scope, context: StageContext) -> Stage:
     if node.filename is None:
         cell, filling = node.cell, _filling(node.cell, scope)
         if cell.images is not None and cell.filling != filling:
-            cell = MemoryCell()  # another run has filled it
+            cell = cell.empty()  # another run has filled it
         if cell.images is not None and scope.services.options.seed != filling.seed:
             # It was filled before there was the seed.
             unseeded = dataclasses.replace(scope.services.options, seed=None)
             refuse_overlap(node.input, unseeded, scope.behind)
-        scope = dataclasses.replace(scope, **filling.run)
+        used, scope = scope, dataclasses.replace(scope, **filling.run)
         store = MemoryStore(context, cell, services.charges(cell), cardinality(node.input), filling)
     else:
-        told, filling, scope = _told(scope)
+        used = scope
+        told, filling, scope = _told(scope, _own_run(scope, inside=node.cell.inside))
         freshness = _freshness(node, f"delete {node.filename}, or name another file", scope, context, told, filling)
         store = FileStore(context, node.filename, services.io, services.next_order(), freshness)
     make_input = functools.partial(_kept_input, node, scope, filling, freshness)
-    return CacheStage(context, store, make_input, image_bytes=_image_bytes(scope))
+    moved = _moved(used, filling)
+    return CacheStage(context, store, make_input, image_bytes=_image_bytes(scope), moved=moved)
+
+
+def _moved(used: Scope, filling: Filling) -> int:
+    """What tells the elements of one use from those of another: random numbers are keyed by their provenance."""
+    if used.element == filling.element or any(number < 0 for number in filling.element):
+        return 0  # of a state of an earlier version: the elements are those of one use
+    return used.services.sources.move(used.element)
+
+
+def _own_run(scope: Scope, *, inside: bool) -> Filling:
+    """The run in which what is kept is filled here, wherever the dataset is used."""
+    return Filling(scope.seed, scope.epoch, tuple(number for number in scope.element if number >= 0) if inside else ())
 
 
 def _filling(cell: MemoryCell, scope: Scope) -> Filling:
@@ -180,7 +194,7 @@ def _filling(cell: MemoryCell, scope: Scope) -> Filling:
             # It was complete: this run may end before the input does, and leave it to later ones to fill it.
             cell.filling = filling
         return filling
-    return cell.filling or Filling(scope.seed, scope.epoch, scope.element)
+    return cell.filling or _own_run(scope, inside=cell.inside)
 
 
 def _image_bytes(scope: Scope) -> int:
@@ -211,10 +225,10 @@ def _freshness(
     )
 
 
-def _told(scope: Scope) -> tuple[Told | None, Filling, Scope]:
+def _told(scope: Scope, own: Filling) -> tuple[Told | None, Filling, Scope]:
     """What the state says about what is kept in files, the run in which it is written, and the scope of that run."""
     told = None if scope.state is None else Told.of(scope.state.mark)
-    filling = (told and told.filling) or Filling(scope.seed, scope.epoch, scope.element)
+    filling = (told and told.filling) or own
     return told, filling, dataclasses.replace(scope, **filling.run)
 
 
@@ -243,7 +257,8 @@ def _snapshot(node: grouping.Snapshot, scope: Scope, context: StageContext) -> S
             reader = node.function(node.make(Items(items=items)))
         return lower_inner(reader, around_inner(node, scope).below(1))
 
-    told, filling, made_in = _told(scope)
+    # Each use in a run of its own: shards are read in another order than the one in which they were written.
+    told, filling, made_in = _told(scope, Filling(scope.seed, scope.epoch, scope.element))
     in_turn = node.shard is None and node.function is None
     cure = f"delete the directory {node.path}, or name another one"
     freshness = _freshness(node, cure, made_in, context, told, filling, in_turn=in_turn)

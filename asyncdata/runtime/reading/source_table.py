@@ -69,13 +69,16 @@ class SourceTable:
 
     def __init__(self) -> None:
         self._sources: dict[int, NamedSource] = {}
+        self._moved: set[int] = set()
         self.lying: defaultdict[int, LyingFiles] = defaultdict(LyingFiles)
 
     def __len__(self) -> int:
         return len(self._sources)
 
     def __getitem__(self, number: int) -> NamedSource:
-        return self._sources.get(number, _UNNAMED)
+        found = self._sources.get(number)
+        moved = (self._sources.get(number ^ by) for by in self._moved)
+        return found or next((source for source in moved if source is not None), _UNNAMED)
 
     def version(self, number: int) -> str | None:
         """The version of a file."""
@@ -93,6 +96,13 @@ class SourceTable:
         if is_file or len(self._sources) < _MOST_NAMES:
             self._sources[number] = NamedSource(name, version, is_file)
         return number
+
+    def move(self, path: tuple[int | str, ...]) -> int:
+        """What the numbers of sources are moved by (exclusive or), where the same elements are used at this place."""
+        by = self.number(path, "a use")
+        if len(self._moved) < _MOST_NAMES:
+            self._moved.add(by)
+        return by
 
     def place(self, origin: Rows) -> dict[str, Any]:
         """Where an element lies, as the errors' keyword arguments."""

@@ -21,10 +21,14 @@ from asyncdata.runtime.state.json_codec import from_json, to_json
 class Filling(NamedTuple):
     """What the order and the random numbers of the elements follow from.
 
+    A dataset may be used several times in one pipeline, and any of the uses may be complete first. So all uses of a
+    cache fill it in the same run, as if the dataset stood alone.
+
     Attributes:
         seed: Of the pipeline.
         epoch: Path of repeat counters.
-        element: Provenance of the elements around the dataset.
+        element: Provenance of the elements around the dataset; of a cache as far as it was made of these, and nothing
+            of where it is used.
         begins: The input's state in front of its first element, as JSON can hold it, where the input read what was kept
             itself: a snapshot may be read in another order than it was written. None: it begins at the beginning.
     """
@@ -109,7 +113,7 @@ def brought_back(plan: Node, fillings: Sequence[Filling | None]) -> Node:
         if cell.images is None:
             cell.filling = filling
         elif cell.filling != filling:
-            others[id(cell)] = type(cell)(filling)
+            others[id(cell)] = cell.empty(filling)
     if not others:
         return plan
 

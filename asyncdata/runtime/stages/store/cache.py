@@ -2,7 +2,7 @@
 
 Only a run that came to the input's end is kept, as in tf.data; until then every run reads the input again. Elements are
 copied into images of about a megabyte. Read back, they have the provenance that they had, so random numbers keyed by
-it do not change.
+it do not change. Each use of the dataset in a pipeline moves it by a number of its own.
 """
 
 from __future__ import annotations
@@ -26,12 +26,20 @@ class CacheStage(Stage):
         store: Where elements are kept.
         make_input: Makes the input's last stage; called when it is needed.
         image_bytes: Size at which an image is complete.
+        moved: What the sources of the elements are moved by for this use of the dataset.
     """
 
     def __init__(
-        self, context: StageContext, store: ElementStore, make_input: Callable[[], Stage], *, image_bytes: int
+        self,
+        context: StageContext,
+        store: ElementStore,
+        make_input: Callable[[], Stage],
+        *,
+        image_bytes: int,
+        moved: int = 0,
     ) -> None:
         super().__init__(context)
+        self._moved = moved
         self._store = store
         self._make_input = make_input
         self._image_bytes = image_bytes
@@ -75,6 +83,7 @@ class CacheStage(Stage):
         if len(block):
             await self._recorder.keep(block)
         self._block = None
+        block.move(self._moved)
         passed = self._marker.rows
         return self._marker.mark(block, lambda row, _: self._mark(passed + row))
 
@@ -93,6 +102,7 @@ class CacheStage(Stage):
                 self._ended = True
                 return None
             block = await self._store.load(self._next)
+            block.move(self._moved)
             block.advance = source_advance(len(block), self._marker, self._mark)
             self._next += 1
             self._rest = block if len(block) else None

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import secrets
 from collections.abc import Callable
@@ -41,6 +42,7 @@ from asyncdata.formats.block_image import Image, check_image, load
 from asyncdata.memory.accounts import Foreseen, Ticket
 from asyncdata.memory.advance import State
 from asyncdata.memory.block import Block
+from asyncdata.plan.node import is_made_inside
 from asyncdata.runtime.memory.budget import Budget
 from asyncdata.runtime.reading.io import Io
 from asyncdata.runtime.stage import StageContext
@@ -91,14 +93,20 @@ class MemoryCell:
         images: The elements; None until a run was complete.
         filling: The run that has filled it; of an empty cell the one in which it must be filled, because there are
             states of runs that read what was in it then. None: whichever comes first.
+        inside: Whether it belongs to a dataset that was made of an element.
     """
 
-    def __init__(self, filling: Filling | None = None) -> None:
+    def __init__(self, filling: Filling | None = None, *, inside: bool | None = None) -> None:
         self.images: list[Image] | None = None
         self.filling = filling
+        self.inside = is_made_inside() if inside is None else inside
+
+    def empty(self, filling: Filling | None = None) -> MemoryCell:
+        """One of the same dataset, which another run fills."""
+        return MemoryCell(filling, inside=self.inside)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return MemoryCell, (self.filling,)
+        return functools.partial(MemoryCell, inside=self.inside), (self.filling,)
 
 
 class Charges:
