@@ -961,6 +961,9 @@ class Dataset:
         warning names what cannot be compared: objects that cannot be pickled, and objects that functions change while
         they run.
 
+        If one pipeline uses the dataset several times while the snapshot is being written, each use reads the input in
+        an order and with random numbers of its own, and the one that is complete last has written it.
+
         Args:
             path: A directory on a local file system.
             compression: ``"GZIP"`` or ``"ZSTD"``; ``"AUTO"`` and None mean none. Reading detects it.
