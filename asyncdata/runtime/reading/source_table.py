@@ -76,9 +76,12 @@ class SourceTable:
         return len(self._sources)
 
     def __getitem__(self, number: int) -> NamedSource:
-        found = self._sources.get(number)
-        moved = (self._sources.get(number ^ by) for by in self._moved)
-        return found or next((source for source in moved if source is not None), _UNNAMED)
+        return self._sources.get(number, _UNNAMED)
+
+    def _named(self, number: int) -> NamedSource:
+        """The source that a number was given, or moved from. Only for words: elements behind a cache lie in no file."""
+        numbers = (number, *(number ^ by for by in tuple(self._moved)))
+        return next((self._sources[each] for each in numbers if each in self._sources), _UNNAMED)
 
     def version(self, number: int) -> str | None:
         """The version of a file."""
@@ -107,7 +110,7 @@ class SourceTable:
     def place(self, origin: Rows) -> dict[str, Any]:
         """Where an element lies, as the errors' keyword arguments."""
         number, record, _, offset = origin.tolist()
-        source = self[number]
+        source = self._named(number)
         if not source.is_file:
             return {"record": record}
         return {"url": source.name, "version": source.version, "record": record, "offset": offset}
@@ -128,7 +131,7 @@ class SourceTable:
     def name_element(self, origin: Rows) -> str:
         """An element in words."""
         number, record, _, offset = origin.tolist()
-        source = self[number]
+        source = self._named(number)
         if not source.is_file:
             return f"element {record} of {source.name}"
         return f"record {record} of {redact_url(source.name)} (byte offset {offset}, version {source.version})"
