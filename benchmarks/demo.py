@@ -43,6 +43,35 @@ BATCH: Final = 64
 MEMORY_LIMIT_BYTES: Final = 512 * MIB
 
 
+class _Signals:
+    """SIGTERM ends the program as Ctrl-C does: through every ``finally``.
+
+    Where a signal strikes inside of a ``__del__``, Python drops the exception. `check` raises it again.
+    """
+
+    def __init__(self) -> None:
+        self._came = False
+
+    def _interrupt(self, _number: int, _frame: object) -> None:
+        self._came = True
+        raise KeyboardInterrupt
+
+    def check(self) -> None:
+        """Raises KeyboardInterrupt if one of the signals came."""
+        if self._came:
+            raise KeyboardInterrupt
+
+    @contextlib.contextmanager
+    def handled(self) -> Iterator[None]:
+        """Until the block ends."""
+        previous = {number: signal.signal(number, self._interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+
+
 class _Shown:
     """How far the images are, as the library's own programs show it."""
 
@@ -105,7 +134,7 @@ def pipeline(*, deterministic: bool) -> ad.Dataset:
     )
 
 
-def read_shards(server: Server, images: int, *, deterministic: bool) -> Pass:
+def read_shards(server: Server, images: int, signals: _Signals, *, deterministic: bool) -> Pass:
     """One pass over the shards.
 
     Raises:
@@ -117,6 +146,7 @@ def read_shards(server: Server, images: int, *, deterministic: bool) -> Pass:
     with _Shown(f"Reading, {order}", images) as shown:
 
         def consume(batch: dict[str, npt.NDArray[Any]]) -> None:
+            signals.check()
             _check(batch["image"])
             np.add.at(seen, batch["label"], 1)
             shown.advance(len(batch["label"]))
@@ -155,7 +185,7 @@ def report(readings: Mapping[str, Pass], images: int) -> str:
     return f"{markdown(head, rows)}\n\n{textwrap.indent(steps, '    ')}\n\n{verdict}"
 
 
-def run(shards: int, images: int, page: Path) -> int:
+def run(shards: int, images: int, page: Path, signals: _Signals) -> int:
     """The whole demonstration; returns the exit status."""
     page.parent.mkdir(parents=True, exist_ok=True)
     print(f"{shards} shards of {images} pictures, {WIDTH} x {HEIGHT}, decoded and resized to {SIZE} x {SIZE}")
@@ -169,27 +199,13 @@ def run(shards: int, images: int, page: Path) -> int:
         )
         with ad.profile(page):
             readings = {
-                "deterministic": read_shards(server, shards * images, deterministic=True),
-                "sloppy": read_shards(server, shards * images, deterministic=False),
+                "deterministic": read_shards(server, shards * images, signals, deterministic=True),
+                "sloppy": read_shards(server, shards * images, signals, deterministic=False),
             }
     print(f"Every one of the {shards * images:,} labels came exactly once, in both orders.\n")
     print(f"{conditions()}\n\n{report(readings, shards * images)}")
     print(f"\nWhat limited both passes, as a page: {page.absolute()}")
     return 0
-
-
-@contextlib.contextmanager
-def _end_by_signal() -> Iterator[None]:
-    """SIGTERM ends the program as Ctrl-C does: through every ``finally``."""
-
-    def interrupt(_number: int, _frame: object) -> None:
-        raise KeyboardInterrupt
-
-    previous = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -205,8 +221,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if shards < 1 or images < 1:
         parser.error("there must be at least one shard and one picture")
     try:
-        with _end_by_signal():
-            return run(shards, images, options.report)
+        signals = _Signals()
+        with signals.handled():
+            return run(shards, images, options.report, signals)
     except KeyboardInterrupt:
         print("\ninterrupted; server, workers and files are gone", file=sys.stderr)
         return 130

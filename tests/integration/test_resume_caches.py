@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -245,3 +247,28 @@ def test_an_error_behind_a_cache_names_the_file_in_every_use(tmp_path: Path) -> 
         with pytest.raises(ValueError, match="not this one") as caught:
             list(dataset)
         assert f"record 2 of {tmp_path}/lines" in str(caught.value.__notes__)
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_a_run_that_ends_later_leaves_the_file_to_its_readers(
+    links: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two runs fill one file, and a third reads what the first of them has put there while the second ends."""
+    if not links:  # as on some network file systems
+        monkeypatch.setattr(os, "link", refuse)
+    path = tmp_path / "kept"
+    dataset = D.range(30).map(lambda x: np.full(150_000, x)).cache(str(path))
+    with ad.Runtime(ad.Options(num_workers=0)), dataset.iterator() as late:
+        assert next(late)[0] == 0
+        assert len(list(dataset)) == 30
+        with dataset.iterator() as reader:
+            assert next(reader)[0] == 0
+            first = path.stat()
+            assert [int(array[0]) for array in late] == list(range(1, 30))
+            assert [int(array[0]) for array in reader] == list(range(1, 30))
+    assert path.stat().st_ino == first.st_ino
+    assert [each.name for each in tmp_path.iterdir()] == ["kept"]
+
+
+def refuse(*_names: object) -> None:
+    raise OSError(errno.EPERM, os.strerror(errno.EPERM))

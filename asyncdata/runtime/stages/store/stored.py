@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import functools
 import os
 import secrets
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO, Final, Protocol
 
 from asyncdata.errors import (
     BrokenFrameError,
@@ -49,6 +50,9 @@ from asyncdata.runtime.stage import StageContext
 from asyncdata.runtime.stages.store.freshness import Freshness
 from asyncdata.runtime.state.filling import Filling, Told
 from asyncdata.types import Json, ObjectInfo
+
+_NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EXDEV})
+"""Some file systems have no second name for a file."""
 
 
 class StoreWriter(Protocol):
@@ -386,7 +390,9 @@ def _checked(memory: Any, place: ImagePlace, most: int) -> tuple[Image, int]:
 
 
 class FileWriter:
-    """Writes a file beside its place, and puts it there when it is complete.
+    """Writes a file beside its place, and puts it there when it is complete, unless another run was first.
+
+    What another run has put there stays as it is, because others read it by now.
 
     Args:
         context: Of the stage.
@@ -456,7 +462,7 @@ class FileWriter:
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
-        self._partial.replace(self._path)
+        _put(self._partial, self._path)
         self._file = None
 
     async def discard(self) -> None:
@@ -467,3 +473,17 @@ class FileWriter:
             with contextlib.suppress(OSError):  # what is left to write may not be written any more
                 file.close()
             self._partial.unlink(missing_ok=True)
+
+
+def _put(partial: Path, path: Path) -> None:
+    try:
+        os.link(partial, path)
+    except FileExistsError:
+        pass
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        if not path.exists():
+            partial.replace(path)
+            return
+    partial.unlink()
