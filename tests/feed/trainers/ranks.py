@@ -61,3 +61,5 @@ if __name__ == "__main__":
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     module = cast("Trainer", importlib.import_module(f"tests.feed.trainers.with_{sys.argv[1]}"))
     sys.stdout.write(json.dumps(main(module, Path(sys.argv[2]), sys.argv[3])) + "\n")
+    sys.stdout.flush()
+    os._exit(0)  # threads of Gloo can abort a process whose interpreter ends while they hold tensors
