@@ -104,7 +104,7 @@ class KnobStats:
     Attributes:
         step: The step, as errors name it.
         counts: What is counted: ``calls`` at a time, how many ``times`` the usual
-            number of elements wait in a `prefetch`, or ``workers``. Or ``place``: nothing is.
+            number of elements wait in a `prefetch`, ``workers``, or ``receivers``. Or ``place``: nothing is.
         value: What was found so far. Of a place: 0 is the stage loop, 1 the workers.
         default: What it began with, and the least; of workers the most.
         because: The last finding about it.

@@ -88,6 +88,11 @@ def workers(most: int) -> KnobRange:
     return KnobRange(first=most, most=most, least=1, least_s=1.0, raised_below=math.inf, lowered_below=0.6)
 
 
+def receivers(most: int) -> KnobRange:
+    """Event loops that receive: at first one. One that is idle costs nothing, so few of them go again."""
+    return KnobRange(first=1, most=most, factor=2, least_s=1.0, raised_below=math.inf, lowered_below=0.35)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Use:
     """What a knob's step did.

@@ -3,8 +3,9 @@
     stage ── reads value, counts what is done ── Knob ◀── turns ── Knobs ── every quarter of a second ──▶ Autotuner
                                                                      └── reads meters, the consumer's waits, memory
 
-What is decided, and why, is in `planner.autotune`; where steps run, in `runtime.placements`; how many workers there
-are, in `runtime.worker_count`. A pipeline without knobs has no timer.
+What is decided, and why, is in `planner.autotune`; where steps run, in `runtime.placements`; how many workers and
+receiving loops there are, in `runtime.worker_count` and `runtime.receiver_count`. A pipeline without knobs has no
+timer.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 from asyncdata.observe.cpu_time import CpuTime, of_thread
 from asyncdata.observe.parts import KnobStats
 from asyncdata.observe.stopwatch import Stopwatch, clock
-from asyncdata.planner.autotune import Autotuner, Interval, KnobRange, Use, workers
+from asyncdata.planner.autotune import Autotuner, Interval, KnobRange, Use, receivers, workers
 from asyncdata.runtime.life.runtime import Runtime
 from asyncdata.runtime.memory.budget import Budget
 from asyncdata.runtime.meter import Meter
 from asyncdata.runtime.placements import Placements
+from asyncdata.runtime.receiver_count import RECEIVERS, ReceiverCount
 from asyncdata.runtime.stage import Spawn
 from asyncdata.runtime.worker_count import WORKERS, WorkerCount
 from asyncdata.workers.stats import PoolLoad
@@ -96,6 +98,7 @@ class Knobs:
         spawn: Starts the task that turns them.
         budget: The pipeline's memory.
         requests: How many requests may be in flight now.
+        received_bytes: What was received so far.
         load: What worker processes have done.
         meters: Of all steps, by place in the plan.
         found: What earlier iterations found, by knob; what this one finds is entered.
@@ -109,6 +112,7 @@ class Knobs:
         spawn: Spawn,
         budget: Budget,
         requests: Callable[[], int],
+        received_bytes: Callable[[], int],
         load: Callable[[], PoolLoad],
         meters: Mapping[str, Meter],
         found: MutableMapping[str, int],
@@ -117,12 +121,14 @@ class Knobs:
         self._spawn = spawn
         self._budget = budget
         self._requests = requests
+        self._received_bytes = received_bytes
         self._load = load
         self._meters = meters
         self._found = found
         self._tuner = Autotuner()
         self._places: dict[str, _Place] = {}
         self._workers: WorkerCount | None = None
+        self._receivers: ReceiverCount | None = None
         self._placements = Placements(meters)
         self._placed: dict[str, Knob] = {}
         self._task: asyncio.Task[None] | None = None
@@ -167,10 +173,18 @@ class Knobs:
             self._workers = WorkerCount(runtime, self._meters, value)
             self._begin()
 
+    def count_receivers(self, runtime: Runtime) -> None:
+        """Finds how many event loops the reads of the pipeline need."""
+        if self._receivers is None and runtime.receivers.most > 1:
+            value = self._tuner.add(RECEIVERS, receivers(runtime.receivers.most), self._found.get(RECEIVERS))
+            self._receivers = ReceiverCount(runtime, value)
+            self._begin()
+
     def close(self) -> None:
         """The pipeline has ended."""
-        if self._workers is not None:
-            self._workers.close()
+        for count in (self._workers, self._receivers):
+            if count is not None:
+                count.close()
 
     def _begin(self) -> None:
         if self._task is None:
@@ -195,8 +209,8 @@ class Knobs:
             )
             for name, place in list(self._places.items())
         )
-        count = self._workers
-        found = () if count is None else (count.stats(self._tuner.why(WORKERS)),)
+        counts = {WORKERS: self._workers, RECEIVERS: self._receivers}
+        found = tuple(count.stats(self._tuner.why(name)) for name, count in counts.items() if count is not None)
         return counted + found + self._placements.stats()
 
     # --- turning -----------------------------------------------------------------------------------------------------
@@ -226,6 +240,8 @@ class Knobs:
             uses = {name: self._use(name, before[name], readings[name], seconds, busy, crew) for name in before}
             if self._workers is not None:
                 uses[WORKERS] = self._workers.use(load.tasks, crew, seconds, now)
+            if self._receivers is not None:
+                uses[RECEIVERS] = self._receivers.use(self._received_bytes(), waiting)
             interval = Interval(
                 seconds=seconds,
                 waiting=waiting,
@@ -261,8 +277,9 @@ class Knobs:
 
     def _turn(self, name: str, value: int) -> None:
         self._found[name] = value
-        if self._workers is not None and name == WORKERS:
-            self._workers.ask(value)
+        count = {WORKERS: self._workers, RECEIVERS: self._receivers}.get(name)
+        if count is not None:
+            count.ask(value)
             return
         place = self._places[name]
         place.knob.value = value

@@ -236,6 +236,11 @@ class Fetcher:
         """The limit of requests in flight, as it is now."""
         return self._attempts.slots.limit
 
+    @property
+    def received_bytes(self) -> int:
+        """Bytes of bodies that were kept so far."""
+        return self._attempts.counters.bytes
+
     def note_restart(self) -> None:
         """A file is begun again, for its object was replaced."""
         self._attempts.counters.restarted()

@@ -17,9 +17,8 @@ import contextlib
 import dataclasses
 import threading
 import time
-from collections.abc import Awaitable, Callable, Generator, Sequence
-from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from collections.abc import Awaitable, Callable, Generator
+from typing import Final, Protocol
 
 from asyncdata.observe.cpu_time import clock_s
 from asyncdata.options import AUTOTUNE, usable_cpus
@@ -29,8 +28,6 @@ from asyncdata.storage.reader import RangeReader, ReaderSpec
 from asyncdata.types import ObjectInfo
 
 _MOST: Final = 8
-_BUSY: Final = 0.7
-_LONG_AGO_S: Final = 3.0
 _CONNECTIONS: Final = 32
 """Of a loop that `AUTOTUNE` begins, at least."""
 
@@ -50,69 +47,26 @@ class BodyReader(Protocol):
         ...
 
 
-def needs_another(busy: Sequence[float], idle_cpus: float) -> bool:
-    """Whether one more loop would receive more. Pure.
-
-    Args:
-        busy: For what part of the time each loop was on a processor.
-        idle_cpus: Processors that nobody used.
-    """
-    return min(busy) > _BUSY and idle_cpus >= 1.0
-
-
-class Load(NamedTuple):
-    """What loops and this machine did up to a moment, in seconds of processors.
-
-    Attributes:
-        at: The moment.
-        loops_s: Of the thread of each loop.
-        process_s: Of the whole process.
-        idle_s: Of which nobody made use.
-    """
-
-    at: float
-    loops_s: list[float]
-    process_s: float
-    idle_s: float
-
-    @classmethod
-    def now(cls, clocks: Sequence[int | None]) -> Load:
-        """What they did up to now, by the clocks of the threads."""
-        return cls(time.monotonic(), list(map(_seconds, clocks)), time.process_time(), _machine_idle_s())
-
-    def since(self, before: Load) -> tuple[list[float], float]:
-        """The part of the time for which each loop was busy, and processors that this process could have had."""
-        elapsed_s = max(self.at - before.at, 1e-9)
-        busy = [(after - then) / elapsed_s for after, then in zip(self.loops_s, before.loops_s, strict=True)]
-        own = usable_cpus() - (self.process_s - before.process_s) / elapsed_s
-        return busy, min((self.idle_s - before.idle_s) / elapsed_s, own)
-
-
 class Receivers:
     """See the module's text. On the loop of the reads.
 
     Args:
-        count: How many loops receive, this one included; `AUTOTUNE` begins with one.
+        count: How many loops receive, this one included; `AUTOTUNE`: one, until another number is asked for.
         begin: Starts another one.
-        load: What loops and the machine did so far; None: as the system says.
-        most: That `AUTOTUNE` goes up to; None: one for each processor, 8 at most.
-        every_s: How often it asks for the load, in seconds.
+        most: That `AUTOTUNE` may go up to; None: one for each processor, 8 at most.
     """
 
     def __init__(
         self,
         count: int,
         begin: Callable[[], Awaitable[Loop]],
-        load: Callable[[Sequence[int | None]], Load] | None = None,
         *,
         most: int | None = None,
-        every_s: float = 1.0,
     ) -> None:
         self._most = (most or min(_MOST, usable_cpus())) if count == AUTOTUNE else count
         self._is_given = count != AUTOTUNE
+        self._wanted = self._most if self._is_given else 1
         self._begin = begin
-        self._load = load or Load.now
-        self._every_s = every_s
         self.loops: list[Loop] = []
         """Those beside this one."""
         self._clocks: list[int | None] = []
@@ -120,18 +74,25 @@ class Receivers:
         """Reads of each loop, this one first."""
         self._spread: list[_Spread] = []
         self._growing: asyncio.Task[None] | None = None
-        self._look_at = 0.0
-        self._before: Load | None = None
         self._is_closed = False
 
     @property
     def count(self) -> int:
-        """How many loops receive."""
-        return 1 + len(self.loops)
+        """How many loops receive. Those that nobody wants any more are idle."""
+        return min(1 + len(self.loops), self._wanted)
+
+    @property
+    def most(self) -> int:
+        """How many there may be."""
+        return self._most
 
     def cpu_s(self) -> float:
         """CPU seconds of all of them so far; 0 where the system does not say. Any thread may call it."""
         return sum(map(_seconds, self._clocks))
+
+    def cpu_each_s(self) -> list[float]:
+        """Of each that receives; likewise."""
+        return [_seconds(clock) for clock in self._clocks[: self.count]]
 
     def open(self, spec: ReaderSpec) -> tuple[RangeReader, BodyReader]:
         """The reader of a recipe on this loop, and what reads bodies like it on all loops; both may be the same."""
@@ -153,32 +114,21 @@ class Receivers:
 
     def choose(self) -> int:
         """Which loop receives the next body: 0 is this one."""
-        if self.count < self._most and self._growing is None:
-            self._consider()
-        reads = self.under_way
+        if len(self.loops) + 1 < min(self._wanted, self._most) and self._growing is None and not self._is_closed:
+            self._growing = asyncio.get_running_loop().create_task(self._grow(), name="asyncdata receiver")
+        reads = self.under_way[: self._wanted]
         return 0 if len(reads) == 1 else reads.index(min(reads))
 
-    def _consider(self) -> None:
+    def ask(self, count: int) -> None:
+        """So many are wanted from now on; reads under way go on where they are."""
         if not self._is_given:
-            now = asyncio.get_running_loop().time()
-            if now < self._look_at:
-                return
-            self._look_at = now + self._every_s
-            load = self._load(self._clocks)
-            before, self._before = self._before, load
-            # A time without reads says nothing about loops, nor does one in which there was one loop less.
-            if before is None or len(before.loops_s) != len(load.loops_s) or load.at - before.at > _LONG_AGO_S:
-                return
-            if not needs_another(*load.since(before)):
-                return
-        if not self._is_closed:
-            self._growing = asyncio.get_running_loop().create_task(self._grow(), name="asyncdata receiver")
+            self._wanted = max(1, count)
 
     async def _grow(self) -> None:
         try:
             loop = await self._begin()
         except (OSError, RuntimeError):
-            self._most = self.count  # no more threads or descriptors: these loops have to do
+            self._most = 1 + len(self.loops)  # no more threads or descriptors: these loops have to do
         else:
             self.loops.append(loop)
             self._clocks.append(_clock_of(loop.identifier))
@@ -233,15 +183,6 @@ class _Spread:
         while len(self.far) < place:
             self.far.append(FarReader(self._receivers.loops[len(self.far)], self._spec))
         return self.far[place - 1] if place else self._near
-
-
-def _machine_idle_s() -> float:
-    """Seconds for which processors had nothing to do, summed over them; 0 where the system does not say."""
-    try:
-        with Path("/proc/stat").open("rb") as file:
-            return int(file.readline().split()[4]) / 100
-    except (OSError, IndexError, ValueError):
-        return 0.0
 
 
 def _clock_of(thread: int) -> int | None:

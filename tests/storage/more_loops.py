@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from asyncdata.runtime.life.loops import LoopThread
-from asyncdata.storage.receivers import Load, Receivers
+from asyncdata.storage.receivers import Receivers
 
 
 @asynccontextmanager
-async def more_loops(
-    count: int, load: Callable[[Sequence[int | None]], Load] | None = None, *, most: int | None = None
-) -> AsyncIterator[Receivers]:
+async def more_loops(count: int, *, most: int | None = None) -> AsyncIterator[Receivers]:
     """So many loops together, that of the caller included; ended afterwards."""
     begun: list[LoopThread] = []
 
@@ -23,7 +21,7 @@ async def more_loops(
         return begun[-1]
 
     try:
-        yield Receivers(count, begin, load, most=most, every_s=0.0)
+        yield Receivers(count, begin, most=most)
     finally:
         for loop in begun:
             await asyncio.to_thread(loop.end)

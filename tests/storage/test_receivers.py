@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,6 @@ from asyncdata.storage.attempt import Attempt
 from asyncdata.storage.failures import ReadFailedError, read_failed
 from asyncdata.storage.far_reader import FarReader
 from asyncdata.storage.reader import RangeReader
-from asyncdata.storage.receivers import Load, needs_another
 from asyncdata.testing import assert_no_leaks
 from asyncdata.testing.readers import Store
 from asyncdata.types import ObjectInfo
@@ -161,39 +160,26 @@ async def test_a_loop_that_has_ended_is_an_error(loop: LoopThread) -> None:
         await FarReader(loop, spec).open_read("gs://bucket/x", memoryview(bytearray(9)), Attempt())
 
 
-@pytest.mark.parametrize(
-    ("busy", "idle", "another"),
-    [([0.9], 1.5, True), ([0.9], 0.5, False), ([0.6], 4, False), ([0.9, 0.9], 1, True), ([0.9, 0.2], 4, False)],
-)
-def test_another_loop_begins_where_it_would_have_a_processor(busy: list[float], idle: float, another: bool) -> None:
-    """All that there are must be busy."""
-    assert needs_another(busy, idle) == another
-
-
-@pytest.mark.parametrize(("idle_cpus", "most"), [(3.0, 8), (0.2, 1)])
-async def test_loops_are_begun_while_all_are_busy(idle_cpus: float, most: int) -> None:
-    """One after the other; what they deliver stays the same, and reads go to all of them."""
-    seconds = 0.0
-
-    def load(threads: Sequence[int | None]) -> Load:
-        """Each loop was busy all the time, as long as there is a processor for it."""
-        nonlocal seconds
-        seconds += 1.0
-        return Load(seconds, [seconds] * len(threads), 0.0, idle_cpus * seconds)
-
-    async with FakeGCS(buckets=["bucket"]) as server, more_loops(AUTOTUNE, load, most=8) as receivers:
+async def test_as_many_loops_receive_as_are_asked_for() -> None:
+    """Begun one by one, and left alone again; what they deliver stays the same, and reads go to all of them."""
+    async with FakeGCS(buckets=["bucket"]) as server, more_loops(AUTOTUNE, most=8) as receivers:
         server.put("bucket", "x", DATA)
         fetcher = Fetcher(Options(), Environment(storage_emulator_host=server.url), receivers=receivers)
         info = await fetcher.stat("gs://bucket/x")
-        for number in range(4000):  # a loop takes its time to begin where the machine is busy
-            if number >= 40 and receivers.count == most:
-                break
-            buffers = [bytearray(50_000) for _ in range(16)]
-            reads = [fetcher.read(info, 1000 * n, memoryview(buffer)) for n, buffer in enumerate(buffers)]
-            await asyncio.gather(*reads)
-            assert all(buffer == DATA[1000 * n : 1000 * n + 50_000] for n, buffer in enumerate(buffers))
-        assert fetcher.stats().receivers == most
-        assert set(receivers.under_way) == {0}
+        for wanted, count in ((1, 1), (3, 3), (2, 2), (50, 8), (0, 1)):
+            receivers.ask(wanted)
+            before: list[float] = []
+            for number in range(4000):  # a loop takes its time to begin where the machine is busy
+                if number >= 10 and receivers.count == count:
+                    break
+                before = receivers.cpu_each_s()
+                buffers = [bytearray(50_000) for _ in range(16)]
+                reads = [fetcher.read(info, 1000 * n, memoryview(buffer)) for n, buffer in enumerate(buffers)]
+                await asyncio.gather(*reads)
+                assert all(buffer == DATA[1000 * n : 1000 * n + 50_000] for n, buffer in enumerate(buffers))
+            assert fetcher.stats().receivers == count == len(receivers.cpu_each_s())
+            assert all(after > then for after, then in zip(receivers.cpu_each_s(), before, strict=True))
+            assert set(receivers.under_way) == {0}
         await fetcher.aclose()
 
 

@@ -15,6 +15,7 @@ import concurrent.futures
 import contextlib
 import contextvars
 import dataclasses
+import functools
 import logging
 import os
 import threading
@@ -104,6 +105,7 @@ class Runtime:
         self._closed = Gate()
         self._pool: WorkerPool | None = None
         self._asked: dict[object, int] = {}
+        self._wanted: dict[object, int] = {}
         self._pool_started: asyncio.Task[None] | None = None
         self._threads: Threads | None = None
         self._pipelines: set[asyncio.Task[None]] = set()
@@ -206,8 +208,8 @@ class Runtime:
         self.arena = Arena(-(-space // GRANULE) * GRANULE)
         self.budgets = Budgets(self.arena, self.options.memory_limit_bytes, self._parts, aside_bytes=aside)
         self.returns = Returns(self._stage.loop.call_soon_threadsafe)
-        receivers = Receivers(self.options.receivers, self._begin_receiver)
-        fetcher = Fetcher(self.options, read_environment(), hedge_memory=aside, receivers=receivers)
+        self.receivers = Receivers(self.options.receivers, self._begin_receiver)
+        fetcher = Fetcher(self.options, read_environment(), hedge_memory=aside, receivers=self.receivers)
         self.io = Io(self._io_thread, self._stage.loop, fetcher, check_object_crc=self.options.check_object_crc)
 
     async def _begin_receiver(self) -> LoopThread:
@@ -518,6 +520,20 @@ class Runtime:
             self._asked.pop(pipeline, None)
         if self._asked:
             self.pool.limit(min(self.num_workers, sum(self._asked.values())))
+
+    def ask_for_receivers(self, pipeline: object, count: int) -> None:
+        """Says how many event loops a pipeline wants for its reads; all pipelines share them.
+
+        Args:
+            pipeline: Whatever is equal to nothing else.
+            count: 0: it has ended. What the last one wanted stays, for the next iteration.
+        """
+        if count:
+            self._wanted[pipeline] = count
+        else:
+            self._wanted.pop(pipeline, None)
+        if self._wanted:
+            self._io_thread.call(functools.partial(self.receivers.ask, max(self._wanted.values())))
 
     async def start_pool(self) -> None:
         """Starts the worker processes once; returns when they have started."""

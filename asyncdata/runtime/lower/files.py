@@ -14,6 +14,7 @@ from asyncdata.formats.tfrecord import TFRecordFramer
 from asyncdata.memory.accounts import Kind
 from asyncdata.memory.advance import Rows
 from asyncdata.memory.leaf import BYTES, UNCHECKED_BYTES
+from asyncdata.options import AUTOTUNE
 from asyncdata.plan import files, sources
 from asyncdata.plan.node import Node
 from asyncdata.plan.transformations import Interleave
@@ -77,6 +78,8 @@ def _forget(url: str, access: Access) -> None:
 
 def _source_file(node: Any, scope: Scope) -> SourceFile:
     services = scope.services
+    if services.runtime.options.receivers == AUTOTUNE and node.url and not _is_near(node.url):
+        services.knobs.count_receivers(services.runtime)
     # Reserves nothing until the file is one of those that are read in turn.
     name = redact_url(node.url) or "small files"  # which are read together
     account = services.budget.open(f"read {name}", rank=scope.rank, kind=Kind.SOURCE)

@@ -1,0 +1,122 @@
+"""`ReceiverCount`: how many event loops one pipeline asks its Runtime for, and what shows whether these are enough.
+
+    Knobs ── every quarter of a second ──▶ ReceiverCount ── a `Use` ──▶ planner.autotune.Autotuner
+                                               └── reads the clocks of the loops, and what the processors did
+
+All pipelines of a Runtime share its loops: there are as many as the one asks for that asks for most.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from asyncdata.observe.parts import KnobStats
+from asyncdata.options import usable_cpus
+from asyncdata.planner.autotune import Use
+from asyncdata.runtime.life.runtime import Runtime
+from asyncdata.storage.receivers import Receivers
+
+RECEIVERS: Final = "receivers"
+"""What the setting is called beside those at places of the plan; also what it counts."""
+
+_BUSY: Final = 0.7
+_LOADS: Final = 5
+"""That are kept: a second, which is long enough for clocks that tick a hundred times in it."""
+
+
+class Load(NamedTuple):
+    """What loops and this machine did up to a moment, in seconds of processors.
+
+    Attributes:
+        at: The moment.
+        loops_s: Of each loop that receives.
+        process_s: Of the whole process.
+        idle_s: Of which nobody made use.
+    """
+
+    at: float
+    loops_s: list[float]
+    process_s: float
+    idle_s: float
+
+    @classmethod
+    def now(cls, receivers: Receivers) -> Load:
+        """What they did up to now."""
+        return cls(time.monotonic(), receivers.cpu_each_s(), time.process_time(), _machine_idle_s())
+
+    def since(self, before: Load) -> tuple[list[float], float]:
+        """The part of the time for which each loop was busy, and processors that this process could have had."""
+        elapsed_s = max(self.at - before.at, 1e-9)
+        busy = [(after - then) / elapsed_s for after, then in zip(self.loops_s, before.loops_s, strict=True)]
+        own = usable_cpus() - (self.process_s - before.process_s) / elapsed_s
+        return busy, min((self.idle_s - before.idle_s) / elapsed_s, own)
+
+
+def held(busy: Sequence[float], idle_cpus: float) -> float:
+    """The part of the time for which one more loop would have received more. Pure.
+
+    Args:
+        busy: For what part of the time each loop was on a processor.
+        idle_cpus: Processors that nobody used.
+    """
+    least = min(busy, default=0.0)
+    return min(1.0, least) if least > _BUSY and idle_cpus >= 1.0 else 0.0
+
+
+class ReceiverCount:
+    """See the module's text. Stage loop only, but for `stats`.
+
+    Args:
+        runtime: Has the loops.
+        value: Asked for at first.
+    """
+
+    def __init__(self, runtime: Runtime, value: int) -> None:
+        self._runtime = runtime
+        self._loads = deque([Load.now(runtime.receivers)], _LOADS)
+        self.ask(value)
+
+    def ask(self, value: int) -> None:
+        """Asks for another number from now on."""
+        self.value = value
+        self._runtime.ask_for_receivers(self, value)
+
+    def close(self) -> None:
+        """Asks for no more."""
+        self._runtime.ask_for_receivers(self, 0)
+
+    def stats(self, why: str) -> KnobStats:
+        """How many, and why; from any thread."""
+        return KnobStats(step="event loops for reads", counts=RECEIVERS, value=self.value, default=1, because=why)
+
+    def use(self, received_bytes: int, waiting: float) -> Use:
+        """What the loops did in the last second.
+
+        Args:
+            received_bytes: So far.
+            waiting: The part of the time for which the consumer waited.
+        """
+        load = Load.now(self._runtime.receivers)
+        if len(load.loops_s) != len(self._loads[0].loops_s):
+            self._loads.clear()  # a time in which there were others says nothing
+        self._loads.append(load)
+        busy, idle_cpus = load.since(self._loads[0])
+        return Use(
+            done=received_bytes >> 20,
+            awaited=waiting,
+            held=held(busy, idle_cpus),
+            busy=sum(busy) / max(1, len(busy)),
+        )
+
+
+def _machine_idle_s() -> float:
+    """Seconds for which processors had nothing to do, summed over them; 0 where the system does not say."""
+    try:
+        with Path("/proc/stat").open("rb") as file:
+            return int(file.readline().split()[4]) / 100
+    except (OSError, IndexError, ValueError):
+        return 0.0
