@@ -208,7 +208,7 @@ def test_a_payload_is_written_once(value: Any) -> None:
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert len(record) <= peak < len(record) + 4096
+    assert len(record) <= peak < len(record) + (64 << 10)  # what other threads take meanwhile is counted, too
 
 
 def test_odd_views_are_written_as_their_bytes() -> None:
