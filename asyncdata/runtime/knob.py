@@ -98,7 +98,6 @@ class Knobs:
         spawn: Starts the task that turns them.
         budget: The pipeline's memory.
         requests: How many requests may be in flight now.
-        received_bytes: What was received so far.
         load: What worker processes have done.
         meters: Of all steps, by place in the plan.
         found: What earlier iterations found, by knob; what this one finds is entered.
@@ -112,7 +111,6 @@ class Knobs:
         spawn: Spawn,
         budget: Budget,
         requests: Callable[[], int],
-        received_bytes: Callable[[], int],
         load: Callable[[], PoolLoad],
         meters: Mapping[str, Meter],
         found: MutableMapping[str, int],
@@ -121,7 +119,6 @@ class Knobs:
         self._spawn = spawn
         self._budget = budget
         self._requests = requests
-        self._received_bytes = received_bytes
         self._load = load
         self._meters = meters
         self._found = found
@@ -241,7 +238,7 @@ class Knobs:
             if self._workers is not None:
                 uses[WORKERS] = self._workers.use(load.tasks, crew, seconds, now)
             if self._receivers is not None:
-                uses[RECEIVERS] = self._receivers.use(self._received_bytes(), waiting)
+                uses[RECEIVERS] = self._receivers.use(waiting)
             interval = Interval(
                 seconds=seconds,
                 waiting=waiting,

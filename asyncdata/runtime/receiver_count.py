@@ -93,11 +93,10 @@ class ReceiverCount:
         """How many, and why; from any thread."""
         return KnobStats(step="event loops for reads", counts=RECEIVERS, value=self.value, default=1, because=why)
 
-    def use(self, received_bytes: int, waiting: float) -> Use:
+    def use(self, waiting: float) -> Use:
         """What the loops did in the last second.
 
         Args:
-            received_bytes: So far.
             waiting: The part of the time for which the consumer waited.
         """
         load = Load.now(self._runtime.receivers)
@@ -106,7 +105,7 @@ class ReceiverCount:
         self._loads.append(load)
         busy, idle_cpus = load.since(self._loads[0])
         return Use(
-            done=received_bytes >> 20,
+            done=self._runtime.io.fetcher.received_bytes >> 20,
             awaited=waiting,
             held=held(busy, idle_cpus),
             busy=sum(busy) / max(1, len(busy)),

@@ -120,16 +120,7 @@ class Services:
         self.io: Io = runtime.io
         self.threads = runtime.threads
         self.meters: dict[str, Meter] = {}
-        fetcher = runtime.io.fetcher
-        self.knobs = Knobs(
-            spawn,
-            budget,
-            lambda: fetcher.window,
-            lambda: fetcher.received_bytes,
-            runtime.pool_load,
-            self.meters,
-            found,
-        )
+        self.knobs = Knobs(spawn, budget, lambda: runtime.io.fetcher.window, runtime.pool_load, self.meters, found)
         self.sources = SourceTable()
         self._before = start.before
         self.listings = Listings(start.before.listings)

@@ -104,8 +104,8 @@ class Runtime:
         self._closing = [None]  # empty when it is closing
         self._closed = Gate()
         self._pool: WorkerPool | None = None
-        self._asked: dict[object, int] = {}
-        self._wanted: dict[object, int] = {}
+        self._workers_asked: dict[object, int] = {}
+        self._receivers_asked: dict[object, int] = {}
         self._pool_started: asyncio.Task[None] | None = None
         self._threads: Threads | None = None
         self._pipelines: set[asyncio.Task[None]] = set()
@@ -514,12 +514,9 @@ class Runtime:
             pipeline: Whatever is equal to nothing else.
             count: 0: it has ended. What the last one needed stays, for the next iteration.
         """
-        if count:
-            self._asked[pipeline] = count
-        else:
-            self._asked.pop(pipeline, None)
-        if self._asked:
-            self.pool.limit(min(self.num_workers, sum(self._asked.values())))
+        _note(self._workers_asked, pipeline, count)
+        if self._workers_asked:
+            self.pool.limit(min(self.num_workers, sum(self._workers_asked.values())))
 
     def ask_for_receivers(self, pipeline: object, count: int) -> None:
         """Says how many event loops a pipeline wants for its reads; all pipelines share them.
@@ -528,12 +525,9 @@ class Runtime:
             pipeline: Whatever is equal to nothing else.
             count: 0: it has ended. What the last one wanted stays, for the next iteration.
         """
-        if count:
-            self._wanted[pipeline] = count
-        else:
-            self._wanted.pop(pipeline, None)
-        if self._wanted:
-            self._io_thread.call(functools.partial(self.receivers.ask, max(self._wanted.values())))
+        _note(self._receivers_asked, pipeline, count)
+        if self._receivers_asked:
+            self._io_thread.call(functools.partial(self.receivers.ask, max(self._receivers_asked.values())))
 
     async def start_pool(self) -> None:
         """Starts the worker processes once; returns when they have started."""
@@ -581,6 +575,14 @@ class Runtime:
             with contextlib.suppress(OSError):
                 os.dup2(nowhere, descriptor, inheritable=False)
         self.arena.close()
+
+
+def _note(asked: dict[object, int], pipeline: object, count: int) -> None:
+    """What a pipeline asks for; 0: nothing any more."""
+    if count:
+        asked[pipeline] = count
+    else:
+        asked.pop(pipeline, None)
 
 
 def active_runtime() -> Runtime | None:
