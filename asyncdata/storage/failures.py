@@ -88,6 +88,15 @@ def read_failed(
     return error
 
 
+def without_frames(error: BaseException) -> None:
+    """Takes from a library's exception what leads to our frames, and through them to buffers and leases.
+
+    A library in Rust may keep an exception that it raised until it is called the next time, where no garbage collector
+    sees it. The memory of a pipeline that has ended must not wait for that.
+    """
+    error.__traceback__ = error.__context__ = None
+
+
 def locate(error: StorageError, info: ObjectInfo, start: int) -> StorageError:
     """Adds the place to an error made by a layer that knows bytes but not objects; returns the same error."""
     if error.url is None:

@@ -8,9 +8,10 @@ The version is the ETag, which both listings and responses contain. Every read s
 are off, because the Fetcher makes the attempts. A call that has ended, in any way, leaves nothing behind that writes
 into the caller's memory, because the bytes are copied on the loop, after the call.
 
-obstore reports the kind of an error by its type. All responses without a type of their own share one type; their status
-code is in a fixed phrase of object_store, which only ``typed_error`` inspects. object_store cannot name objects with
-empty segments (``a//b``). obstore's threads belong to the process and outlive every reader.
+obstore reports the kind of an error by its type. All responses without a type of their own share one type; their
+status code is in a fixed phrase of object_store, which only ``typed_error`` inspects. obstore may hold an exception
+until it is called again, so what it raises loses its traceback here. object_store cannot name objects with empty
+segments (``a//b``). obstore's threads belong to the process and outlive every reader.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from asyncdata.storage import fsspec
 from asyncdata.storage.attempt import Attempt, ReadLimits
 from asyncdata.storage.changed import object_changed, object_deleted, object_resized
 from asyncdata.storage.cloud_options import GS, S3, SPELLINGS, StoreConfig, fsspec_options, store_config
-from asyncdata.storage.failures import FailureCause, ReadFailedError, locate, read_failed
+from asyncdata.storage.failures import FailureCause, ReadFailedError, locate, read_failed, without_frames
 from asyncdata.storage.globs import GlobPattern, compile_glob, has_wildcard
 from asyncdata.storage.reader import RangeReader, ReaderSpec
 from asyncdata.storage.statuses import status_error
@@ -160,6 +161,7 @@ class ObstoreReader:
         try:
             meta = await self._limited(self._obstore.head_async(store, name))
         except Exception as error:
+            without_frames(error)
             raise typed_error(error, url) from error
         return _info_of(url, meta)
 
@@ -183,6 +185,7 @@ class ObstoreReader:
             except StorageError:
                 raise
             except Exception as error:
+                without_frames(error)
                 raise typed_error(error, pattern) from error
         return [found[url] for url in sorted(found)]
 
@@ -280,6 +283,7 @@ class ObstoreReader:
         except StorageError:
             raise
         except Exception as error:
+            without_frames(error)
             raise exchange.failure(error, info, url) from error
         finally:
             if attempt is not None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import gzip
 import random
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -151,6 +152,51 @@ async def test_what_a_server_answers_becomes_a_typed_error(fault: Fault, kind: t
         assert len(server.journal) == 2
         # The next attempt is an ordinary one.
         assert await reader.read_into(info, 10, memoryview(bytearray(50_000))) == 50_000
+
+
+class Hoarder:
+    """obstore, and somebody who never lets go of what it raised, as its threads do now and then."""
+
+    def __init__(self) -> None:
+        self.raised: list[BaseException] = []
+
+    def __getattr__(self, name: str) -> Any:
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return await getattr(obstore, name)(*args, **kwargs)
+            except Exception as error:
+                self.raised.append(error)
+                raise
+
+        return call
+
+
+@pytest.mark.parametrize("call", ["stat", "glob", "read", "changed", "open"])
+async def test_an_exception_that_obstore_keeps_holds_nothing_of_ours(call: str) -> None:
+    """Nobody's buffer, and no frame that may lead to one."""
+    changes = call == "changed"
+    kept = Hoarder()
+    async with serving() as (server, reader):
+        assert isinstance(reader, ObstoreReader)
+        info = await reader.stat("gs://bucket/x")
+        await asyncio.to_thread(server.delete, "bucket", "x")
+        if changes:
+            await asyncio.to_thread(server.put, "bucket", "x", bytes(7))
+        else:
+            server.profile = Profile(rules=(Rule(fault=Fault(kind="status", status=403)),))
+        reader._obstore = kept
+        buffer = bytearray(1000)
+        calls: dict[str, Callable[[], Awaitable[Any]]] = {
+            "stat": lambda: reader.stat("gs://bucket/x"),
+            "glob": lambda: reader.glob("gs://bucket/x"),
+            "open": lambda: reader.open_read("gs://bucket/x", memoryview(buffer)),
+        }
+        with pytest.raises(StorageError):
+            await calls.get(call, lambda: reader.read_into(info, 0, memoryview(buffer)))()
+        gc.collect()
+        buffer.clear()  # BufferError where anybody still has a view
+        assert kept.raised
+        assert not [each for each in kept.raised if each.__traceback__ or each.__context__]
 
 
 async def test_a_body_that_breaks_off_or_drips_is_gone_on_with() -> None:

@@ -31,7 +31,7 @@ from xml.etree import ElementTree
 
 from asyncdata.errors import AccessDeniedError, ObjectNotFoundError, StorageError, UnsupportedURLError
 from asyncdata.options import TimeoutOptions
-from asyncdata.storage.failures import FailureCause, read_failed
+from asyncdata.storage.failures import FailureCause, read_failed, without_frames
 from asyncdata.storage.hdfs.exceptions import first_line, java_error
 from asyncdata.storage.hdfs.tree import Entry
 
@@ -194,6 +194,7 @@ def _typed_errors() -> Iterator[None]:
         typed = typed_error(error)
         if typed is error:
             raise
+        without_frames(error)
         raise typed from None
 
 

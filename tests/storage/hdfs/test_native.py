@@ -12,7 +12,7 @@ import pytest
 from asyncdata.errors import AccessDeniedError, ObjectNotFoundError, StorageError, UnsupportedURLError
 from asyncdata.options import TimeoutOptions
 from asyncdata.storage.failures import FailureCause, ReadFailedError
-from asyncdata.storage.hdfs.native import NativeClient, _failovers, typed_error
+from asyncdata.storage.hdfs.native import NativeClient, NativeFile, _failovers, typed_error
 from asyncdata.storage.hdfs.reader import split_url
 from tests.patience import LIMIT_S
 
@@ -52,6 +52,23 @@ def test_what_is_no_error_of_a_read_passes() -> None:
     """Cancellation and the like are nobody's to translate."""
     for error in (KeyboardInterrupt(), SystemExit(1), StorageError("ours")):
         assert typed_error(error) is error
+
+
+async def test_an_exception_that_hdfs_native_keeps_holds_nothing_of_ours() -> None:
+    """Its threads may let go of one long after the call."""
+    kept = OSError("Connection refused (os error 111)")
+
+    class Reader:
+        def __len__(self) -> int:
+            return 9
+
+        async def read_range(self, *_: int) -> bytes:
+            raise kept
+
+    with pytest.raises(ReadFailedError, match="refused"):
+        await NativeFile(Reader(), brisk=False).read(0, 9)
+    assert kept.__traceback__ is None
+    assert kept.__context__ is None
 
 
 def test_a_panic_is_a_failed_attempt() -> None:
