@@ -23,7 +23,6 @@ from asyncdata.planner.shards import NOTHING_BEHIND, Behind
 from asyncdata.planner.sizes import Shares, divide
 from asyncdata.planner.unordered import UnorderedPart
 from asyncdata.runtime.error_policy import Skips, before_stats, sum_up
-from asyncdata.runtime.knob import Counted, Knob, Knobs
 from asyncdata.runtime.life.runtime import Runtime
 from asyncdata.runtime.life.threads import TimedThreads, in_thread
 from asyncdata.runtime.memory.budget import Budget
@@ -45,6 +44,7 @@ from asyncdata.runtime.state.restored import Kept
 from asyncdata.runtime.state.resume import BEGIN, Resume
 from asyncdata.runtime.state.tracks import Owner, Tracks
 from asyncdata.runtime.tracing import TracedMeter
+from asyncdata.runtime.tuning.knob import Counted, Knob, Knobs
 from asyncdata.workers.overtime import to_ns
 from asyncdata.workers.program import Program
 

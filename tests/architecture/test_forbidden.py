@@ -23,7 +23,7 @@ MAY_BE_LONG = {"asyncdata/dataset/dataset.py"}
 
 # The leak check waits for things that announce nothing. A rate is measured over a length of time, so `knob` sleeps for
 # one, and waits for nothing.
-MAY_POLL = {"asyncdata/runtime/knob.py", "asyncdata/testing/leaks.py"}
+MAY_POLL = {"asyncdata/runtime/tuning/knob.py", "asyncdata/testing/leaks.py"}
 
 # Where the environment is read, once, when a Runtime starts; and where it is handed on to worker processes.
 READS_ENVIRONMENT = {"asyncdata/options.py", "asyncdata/workers/spawn.py"}

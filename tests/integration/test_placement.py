@@ -18,9 +18,9 @@ import pytest
 import asyncdata as ad
 from asyncdata.observe.parts import KnobStats
 from asyncdata.planner.placement import LOOP, WORKERS
-from asyncdata.runtime import knob
 from asyncdata.runtime.consumer import pipeline
 from asyncdata.runtime.stages.work import placed
+from asyncdata.runtime.tuning import knob
 from tests.integration.drawn_functions import FUNCTIONS, PARSERS, same_element
 from tests.integration.drawn_sources import SOURCES
 from tests.integration.drawn_steps import BEFORE, BEHIND

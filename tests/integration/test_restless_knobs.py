@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import asyncdata as ad
-from asyncdata.runtime import knob
+from asyncdata.runtime.tuning import knob
 from tests.integration.test_exactly_once import Draw, check
 from tests.runtime.stages.restless import Restless
 from tests.samples import samples

@@ -32,7 +32,6 @@ from asyncdata.planner.sizes import divide, worker_stages
 from asyncdata.runtime.consumer.delivery import Deliverer, Delivery
 from asyncdata.runtime.consumer.edge import Exit
 from asyncdata.runtime.consumer.gauges import Gauges
-from asyncdata.runtime.knob import Knobs
 from asyncdata.runtime.life.runtime import Runtime
 from asyncdata.runtime.lower.depth import lower_whole
 from asyncdata.runtime.memory.budget import Budget
@@ -43,6 +42,7 @@ from asyncdata.runtime.state.document import Start
 from asyncdata.runtime.state.news import News
 from asyncdata.runtime.state.tracks import Owner
 from asyncdata.runtime.tracing import TracedDeliverer
+from asyncdata.runtime.tuning.knob import Knobs
 from asyncdata.workers.failure import as_raisable
 
 _LOGGER: Final = logging.getLogger(__name__)

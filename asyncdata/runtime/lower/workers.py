@@ -17,7 +17,6 @@ from asyncdata.planner.autotune import CALLS, tasks, thread_tasks
 from asyncdata.planner.fuse import joined_name, reads_rows
 from asyncdata.planner.placement import LOOP, WORKERS
 from asyncdata.planner.rules import tasks_verify
-from asyncdata.runtime.knob import Knob
 from asyncdata.runtime.lower.registry import keys, lower, lowers, resumed
 from asyncdata.runtime.scope import Scope
 from asyncdata.runtime.stage import Stage, StageContext
@@ -31,6 +30,7 @@ from asyncdata.runtime.stages.work.placed import PlacedStage
 from asyncdata.runtime.stages.work.tasks import Executor
 from asyncdata.runtime.stages.work.worker_map import WorkerStage
 from asyncdata.runtime.state.resume import batches, passed_on, selected
+from asyncdata.runtime.tuning.knob import Knob
 from asyncdata.workers.program import Program
 
 

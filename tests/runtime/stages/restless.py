@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from asyncdata.runtime.knob import Knob
+from asyncdata.runtime.tuning.knob import Knob
 
 
 class Restless(Knob):

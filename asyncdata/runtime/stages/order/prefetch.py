@@ -11,9 +11,9 @@ from typing import Final
 from asyncdata.errors import MemoryLimitError
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import Column
-from asyncdata.runtime.knob import Knob, as_knob
 from asyncdata.runtime.memory.landing import LandingAhead, NoRoomError
 from asyncdata.runtime.stage import BLOCK_ROWS, Ahead, Stage, StageContext
+from asyncdata.runtime.tuning.knob import Knob, as_knob
 
 _USUAL: Final = 8
 _LEAST: Final = 2

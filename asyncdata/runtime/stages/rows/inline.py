@@ -16,11 +16,11 @@ from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn
 from asyncdata.memory.returned import returned_nest
 from asyncdata.memory.structure import element_bytes
 from asyncdata.observe.stopwatch import clock
-from asyncdata.runtime.knob import Knob, as_knob
 from asyncdata.runtime.memory.activity import Outside
 from asyncdata.runtime.stage import BLOCK_ROWS, Ahead, Stage, StageContext, is_ended_by_pipeline
 from asyncdata.runtime.stages.rows.rowwise import RowwiseStage
 from asyncdata.runtime.stages.sources.arrays import block_of_elements
+from asyncdata.runtime.tuning.knob import Knob, as_knob
 from asyncdata.runtime.user_code import UserFunction
 from asyncdata.types import Element
 from asyncdata.workers.calling import as_element, explain_call

@@ -14,9 +14,9 @@ from collections.abc import Callable
 
 from asyncdata.memory.block import Block
 from asyncdata.planner.placement import LOOP, WORKERS
-from asyncdata.runtime.knob import Knob
 from asyncdata.runtime.stage import Stage, StageContext
 from asyncdata.runtime.stages.work.tasks import Executor
+from asyncdata.runtime.tuning.knob import Knob
 
 
 class PlacedStage(Stage):

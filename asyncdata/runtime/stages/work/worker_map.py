@@ -26,13 +26,13 @@ from asyncdata.memory.advance import EMPTY, Mark, Marks, Rows
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import Column
 from asyncdata.observe.stopwatch import Stopwatch
-from asyncdata.runtime.knob import Knob, as_knob
 from asyncdata.runtime.memory.landing import NoRoomError
 from asyncdata.runtime.stage import BLOCK_ROWS, Stage, StageContext
 from asyncdata.runtime.stages.group.collecting import Collected, Collector
 from asyncdata.runtime.stages.work.failed import Failed
 from asyncdata.runtime.stages.work.output_sizes import OutputSizes
 from asyncdata.runtime.stages.work.tasks import Executor, Job, JobTask
+from asyncdata.runtime.tuning.knob import Knob, as_knob
 
 Outcome: TypeAlias = Literal["rows", "batch"]
 

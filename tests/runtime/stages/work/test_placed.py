@@ -13,12 +13,12 @@ import pytest
 
 from asyncdata.formats.tfrecord import check_payloads
 from asyncdata.planner.placement import LOOP, WORKERS
-from asyncdata.runtime.knob import Knob
 from asyncdata.runtime.stage import Stage
 from asyncdata.runtime.stages.rows.parsed import ParserStage
 from asyncdata.runtime.stages.work.executors import ThreadExecutor
 from asyncdata.runtime.stages.work.placed import PlacedStage
 from asyncdata.runtime.stages.work.worker_map import WorkerStage
+from asyncdata.runtime.tuning.knob import Knob
 from asyncdata.workers.program import Program
 from tests.runtime.stages.laws import Bench, Make, check_any_blocking, check_cancelling, check_closing, guard, whole
 from tests.runtime.stages.restless import Restless

@@ -10,7 +10,7 @@ import pytest
 
 import asyncdata as ad
 from asyncdata.planner.autotune import Autotuner, Interval, Use, receivers
-from asyncdata.runtime.receiver_count import RECEIVERS, Load, held
+from asyncdata.runtime.tuning.receiver_count import RECEIVERS, Load, held
 from asyncdata.storage import receivers as receivers_module
 from asyncdata.storage.receivers import Receivers
 from fake_gcs import FakeGCS

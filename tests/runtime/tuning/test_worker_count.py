@@ -12,7 +12,7 @@ import pytest
 import asyncdata as ad
 from asyncdata.planner.autotune import Autotuner, Interval
 from asyncdata.runtime.life import runtime as runtime_module
-from asyncdata.runtime.worker_count import WORKERS
+from asyncdata.runtime.tuning.worker_count import WORKERS
 from asyncdata.workers.pool import WorkerPool
 from tests.patience import wait_until
 from tests.samples import samples
@@ -89,7 +89,7 @@ def test_elements_order_and_states_do_not_depend_on_it(
     shuffled = ad.Dataset.range(400).shuffle(50, seed=seed)
     expected = [int(x) for x in shuffled.iterator(epoch=0)]
     ds = shuffled.map(long, ad.AUTOTUNE).batch(7).map(same, ad.AUTOTUNE).unbatch().prefetch(3)
-    monkeypatch.setattr("asyncdata.runtime.knob.EVERY_S", 0.1)
+    monkeypatch.setattr("asyncdata.runtime.tuning.knob.EVERY_S", 0.1)
     seen = []
 
     def decide(_self: Autotuner, interval: Interval) -> dict[str, int]:

@@ -3,9 +3,8 @@
     stage ── reads value, counts what is done ── Knob ◀── turns ── Knobs ── every quarter of a second ──▶ Autotuner
                                                                      └── reads meters, the consumer's waits, memory
 
-What is decided, and why, is in `planner.autotune`; where steps run, in `runtime.placements`; how many workers and
-receiving loops there are, in `runtime.worker_count` and `runtime.receiver_count`. A pipeline without knobs has no
-timer.
+What is decided, and why, is in `planner.autotune`; where steps run, how many workers and how many receiving loops there
+are, in the modules beside this one. A pipeline without knobs has no timer.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ from asyncdata.planner.autotune import Autotuner, Interval, KnobRange, Use, rece
 from asyncdata.runtime.life.runtime import Runtime
 from asyncdata.runtime.memory.budget import Budget
 from asyncdata.runtime.meter import Meter
-from asyncdata.runtime.placements import Placements
-from asyncdata.runtime.receiver_count import RECEIVERS, ReceiverCount
 from asyncdata.runtime.stage import Spawn
-from asyncdata.runtime.worker_count import WORKERS, WorkerCount
+from asyncdata.runtime.tuning.placements import Placements
+from asyncdata.runtime.tuning.receiver_count import RECEIVERS, ReceiverCount
+from asyncdata.runtime.tuning.worker_count import WORKERS, WorkerCount
 from asyncdata.workers.stats import PoolLoad
 
 EVERY_S: Final = 0.25

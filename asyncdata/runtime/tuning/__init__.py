@@ -1,0 +1,1 @@
+"""What is set while a pipeline runs: the knobs of its stages, where steps run, how many workers and receivers."""
