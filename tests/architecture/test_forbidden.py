@@ -18,6 +18,7 @@ EVERYTHING = python_files("asyncdata", "fake_gcs", "tests", "benchmarks", "docs"
 
 FORBIDDEN_STEMS = {"utils", "util", "helpers", "helper", "common", "misc", "base", "core", "manager"}
 LONGEST_FILE = 700
+MOST_IN_RUNTIME = 12
 # The whole vocabulary in one place: signatures and docstrings (tests/dataset/test_vocabulary.py sees to that).
 MAY_BE_LONG = {"asyncdata/dataset/dataset.py"}
 
@@ -248,6 +249,11 @@ def test_files_are_named_for_what_they_hold() -> None:
 def test_files_stay_short(broken: dict[str, list[str]]) -> None:
     """A file beyond seven hundred lines holds two ideas."""
     assert broken["long"] == []
+
+
+def test_the_runtime_has_rooms() -> None:
+    """What lies directly in it is what every room needs."""
+    assert len(list((ROOT / "asyncdata" / "runtime").glob("*.py"))) <= MOST_IN_RUNTIME
 
 
 def test_files_say_what_they_are(broken: dict[str, list[str]]) -> None:
