@@ -30,15 +30,17 @@ class Slab:
         offset: Where it begins in the arena.
         nbytes: Its whole size, which is what its account is charged with.
         account: The account that is charged now; the charge moves downstream with the rows.
+        is_new: It had no pages when it was taken.
     """
 
-    __slots__ = ("account", "index", "nbytes", "offset")
+    __slots__ = ("account", "index", "is_new", "nbytes", "offset")
 
-    def __init__(self, index: int, offset: int, nbytes: int, account: Any) -> None:
+    def __init__(self, index: int, offset: int, nbytes: int, account: Any, is_new: bool) -> None:
         self.index = index
         self.offset = offset
         self.nbytes = nbytes
         self.account = account
+        self.is_new = is_new
 
     def __repr__(self) -> str:
         return f"Slab({self.nbytes} bytes at {self.offset:#x})"
@@ -96,7 +98,7 @@ class Slabs:
         if not self._unused:
             self._grow()
         index = self._unused.pop()
-        slab = Slab(index, span.offset, span.nbytes, account)
+        slab = Slab(index, span.offset, span.nbytes, account, taken.is_new)
         self._slabs[index] = slab
         self._holds[index] = 1
         self._owner[span.offset >> _SHIFT : (span.offset + span.nbytes) >> _SHIFT] = index

@@ -45,10 +45,17 @@ class Span(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """A span, and the (offset, nbytes) ranges whose pages must go back to the system before the span is used."""
+    """A span to use.
+
+    Attributes:
+        span: Where it is.
+        punch: The (offset, nbytes) ranges whose pages must go back to the system before the span is used.
+        is_new: The span has no pages yet.
+    """
 
     span: Span
     punch: list[tuple[int, int]]
+    is_new: bool
 
 
 class SpanAllocator:
@@ -162,6 +169,7 @@ class SpanAllocator:
         """Takes a span of at least ``nbytes``; ``None`` if the space has no room for it now."""
         size = self.span_bytes(nbytes)
         free = self._by_class.get(size)
+        is_new = not free
         if free:
             span = free.pop()
             del self._by_age[span.offset]
@@ -173,7 +181,7 @@ class SpanAllocator:
             span = Span(offset, size)
         self._used += size
         self._live[span.offset] = span
-        return Taken(span, self._hand_out_owed() if self._owed else [])
+        return Taken(span, self._hand_out_owed() if self._owed else [], is_new)
 
     def give(self, offset: int) -> None:
         """Gives the span that begins at ``offset`` back; its pages stay resident for the next of its class.

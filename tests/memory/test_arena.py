@@ -5,11 +5,12 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
-from asyncdata.memory.arena import GRANULE, Arena, _unlinked_file
+from asyncdata.memory.arena import GRANULE, Arena, _unlinked_file, populate
 from asyncdata.testing import check, snapshot
 
 
@@ -33,6 +34,30 @@ def test_it_is_sparse_and_gives_pages_back(arena: Arena) -> None:
     arena.punch(0, GRANULE)
     assert pages(arena) == 0
     assert not arena.array[:GRANULE].any()
+    arena.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="no system call for it")
+def test_pages_are_taken_before_they_are_written(arena: Arena) -> None:
+    """Those that lie inside of the view as a whole; what is there stays."""
+    arena.view[3 * GRANULE] = 7
+    before = pages(arena)
+    populate(arena.view[GRANULE + 1 : 5 * GRANULE - 1])
+    assert pages(arena) == before + 4 * GRANULE - 3 * mmap.PAGESIZE
+    assert arena.view[3 * GRANULE] == 7
+    assert not arena.array[GRANULE : 3 * GRANULE].any()
+    populate(arena.view[:0])
+    arena.close()
+
+
+def test_a_system_without_the_call_takes_pages_one_by_one(arena: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is an optimisation."""
+    monkeypatch.setattr("asyncdata.memory.arena._madvise", lambda: None)
+    populate(arena.view[: 2 * GRANULE])
+    monkeypatch.setattr("asyncdata.memory.arena._madvise", lambda: lambda *_: -1)
+    populate(arena.view[: 2 * GRANULE])
+    assert pages(arena) == 0
+    arena.view[0] = 1
     arena.close()
 
 

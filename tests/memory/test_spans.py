@@ -62,7 +62,7 @@ class Arena(RuleBasedStateMachine):
         return max(end - start for start, end in zip(edges[::2], edges[1::2], strict=True))
 
     def check(self, taken: Taken, nbytes: int) -> None:
-        span, punch = taken
+        span, punch, is_new = taken
         for offset, length in punch:
             for live in self.live.values():
                 assert offset + length <= live.offset or live.offset + live.nbytes <= offset, "punched a live span"
@@ -75,6 +75,8 @@ class Arena(RuleBasedStateMachine):
         assert span.nbytes == granules * G or span.nbytes <= granules * G * 1.125
         for live in self.live.values():
             assert span.offset + span.nbytes <= live.offset or live.offset + live.nbytes <= span.offset, "overlap"
+        pages = self.resident.intersection(self.granules(*span))
+        assert len(pages) == (0 if is_new else len(self.granules(*span))), "some pages are there, or none are"
         self.live[span.offset] = span
         self.resident.update(self.granules(*span))
 
