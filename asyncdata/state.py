@@ -29,7 +29,7 @@ from asyncdata.runtime.state.listings import digest_of, unpack
 from asyncdata.storage.backends import check_storage
 from asyncdata.storage.fetch import Fetcher
 from asyncdata.storage.local.paths import path_of
-from asyncdata.storage.urls import scheme_of
+from asyncdata.storage.urls import is_local
 
 __all__ = ["FileCursor", "StateDescription", "describe", "diff", "load", "save", "split"]
 
@@ -77,7 +77,7 @@ def save(path_or_url: str | os.PathLike[str], state: Mapping[str, Any], options:
         data = json.dumps(state, allow_nan=False, separators=(",", ":")).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise StateError(f"the state was changed, and JSON cannot hold it any more: {error}", url=url) from None
-    if _is_local(url):
+    if is_local(url):
         _write_files(url, data, beside)
     else:
         _run(_write_objects(url, data, beside, options or Options()))
@@ -166,12 +166,8 @@ def _read_listing(url: str, digest: Any, options: Options | None) -> str:
 # --- places ------------------------------------------------------------------------------------------------------
 
 
-def _is_local(url: str) -> bool:
-    return scheme_of(url) == "file"
-
-
 def _read(url: str, options: Options | None) -> bytes:
-    return _read_file(url) if _is_local(url) else _run(_read_object(url, options or Options()))
+    return _read_file(url) if is_local(url) else _run(_read_object(url, options or Options()))
 
 
 def _check_size(size: int, url: str) -> None:

@@ -21,7 +21,7 @@ from asyncdata.dataset.dataset import Dataset
 from asyncdata.errors import ObjectNotFoundError
 from asyncdata.storage.globs import has_wildcard
 from asyncdata.storage.local.paths import path_of
-from asyncdata.storage.urls import scheme_of
+from asyncdata.storage.urls import is_local
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ def _join(directory: str, folder: str, file: str) -> str:
 
 def _list(directory: str, suffixes: tuple[str, ...], *, follow_links: bool) -> tuple[set[str], list[tuple[str, str]]]:
     """Returns the folders in the directory, and (folder, name) of all files below it, sorted."""
-    if scheme_of(directory) == "file":
+    if is_local(directory):
         return _list_local(path_of(directory), suffixes, follow_links=follow_links)
     if has_wildcard(directory):
         raise ValueError(f"the directory must not contain wildcards: {arguments.shown(directory)}")

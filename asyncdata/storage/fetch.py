@@ -132,10 +132,6 @@ class Fetcher:
     async def _numbered(self, name: str, listed: ObjectInfo | None) -> list[ObjectInfo]:
         return await self.glob(name) if listed is None else [listed]
 
-    def is_local(self, url: str) -> bool:
-        """Whether what is read there does not cross a network."""
-        return self._scheme_of(url) == "file"
-
     async def write(self, url: str, data: bytes) -> None:
         """Writes a whole object, with retries; the object is the old one or the new one at any time.
 

@@ -33,6 +33,15 @@ def scheme_of(url: str) -> str:
     return "file"
 
 
+def is_local(url: str) -> bool:
+    """Whether it names a file of this machine.
+
+    Raises:
+        UnsupportedURLError: See `scheme_of`.
+    """
+    return scheme_of(url) == "file"
+
+
 def split_bucket(url: str, schemes: tuple[str, ...]) -> tuple[str, str]:
     """(bucket, object name) of ``gs://bucket/name``; the name may be empty and is not unquoted."""
     scheme, separator, rest = url.partition("://")

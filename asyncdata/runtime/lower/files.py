@@ -31,7 +31,7 @@ from asyncdata.runtime.stages.sources.reread import RestartStage
 from asyncdata.runtime.stages.sources.tar_samples import TarStage
 from asyncdata.runtime.stages.sources.whole_files import Runs
 from asyncdata.runtime.state.resume import Rule, alone, at_row, own
-from asyncdata.storage.urls import scheme_of
+from asyncdata.storage.urls import is_local
 from asyncdata.types import Element, ObjectInfo
 
 _LEAST_FIRST: Final = 1 << 16
@@ -78,7 +78,7 @@ def _forget(url: str, access: Access) -> None:
 
 def _source_file(node: Any, scope: Scope) -> SourceFile:
     services = scope.services
-    if services.runtime.options.receivers == AUTOTUNE and node.url and not _is_near(node.url):
+    if services.runtime.options.receivers == AUTOTUNE and node.url and not is_local(node.url):
         services.knobs.count_receivers(services.runtime)
     # Reserves nothing until the file is one of those that are read in turn.
     name = redact_url(node.url) or "small files"  # which are read together
@@ -106,7 +106,7 @@ def _framed(
     budget = context.budget
     file = _source_file(node, scope)
     in_turn = max(1, scope.shards)
-    begins_far = file.order <= in_turn and not _is_near(node.url)
+    begins = file.order <= in_turn
     at_once = isinstance(node, files.WholeFile)
     chunk_bytes = _chunk_bytes(node.url, scope)
     reader = ChunkReader(
@@ -119,8 +119,8 @@ def _framed(
         order=file.order,
         opened=lambda info: manifest.__setitem__(info.url, info),
         # The first batch waits for all files that are read in turn to begin, none of them for much of it.
-        first_bytes=max(_LEAST_FIRST, chunk_bytes // _FIRST_PART) if begins_far and not at_once else None,
-        eager=not _is_near(node.url),
+        first_bytes=max(_LEAST_FIRST, chunk_bytes // _FIRST_PART) if begins and not at_once else None,
+        eager=not is_local(node.url),
     )
     chunks: ChunkReader | InflatedChunks = reader
     if node.compression:
@@ -192,7 +192,7 @@ def runs_of_files(node: Interleave, scope: Scope) -> Runs | None:
     def near(element: Element) -> files.WholeFile | None:
         try:
             made: Any = node.function(*element) if type(element) is tuple else node.function(element)
-            return made if _is_near(made.url) else None
+            return made if is_local(made.url) else None
         except Exception:  # noqa: BLE001 -- raised where the file is opened by itself
             return None
 
@@ -239,8 +239,4 @@ def _parquet(node: files.ParquetRows, scope: Scope, context: StageContext) -> St
 
 def _chunk_bytes(url: str, scope: Scope) -> int:
     sizes = scope.shares
-    return sizes.chunk_bytes if _is_near(url) else sizes.far_chunk_bytes
-
-
-def _is_near(url: str) -> bool:
-    return scheme_of(url) == "file"
+    return sizes.chunk_bytes if is_local(url) else sizes.far_chunk_bytes

@@ -28,6 +28,7 @@ from asyncdata.storage.counters import FetchStats
 from asyncdata.storage.fetch import Fetcher
 from asyncdata.storage.object_crc import ObjectChecks
 from asyncdata.storage.reader import RunOfFiles
+from asyncdata.storage.urls import is_local
 from asyncdata.types import ObjectInfo
 
 T = TypeVar("T")
@@ -225,7 +226,7 @@ class Io:
             return source, length
 
         url = source if isinstance(source, str) else source.url
-        if slab.is_new and length >= _POPULATED_FROM and not self.fetcher.is_local(url):
+        if slab.is_new and length >= _POPULATED_FROM and not is_local(url):
             return self._begin(slabs, slab, start, length, partial(self._populated, receive))
         return self._begin(slabs, slab, start, length, receive)
 
