@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from itertools import accumulate, chain, repeat, starmap
+from itertools import accumulate, chain, repeat
 from operator import attrgetter, itemgetter
 from types import CodeType
 from typing import Final
 
 from asyncdata.observe.line_table import Line, LineTable
 from asyncdata.observe.stopwatch import clock
+from asyncdata.observe.thread_frames import look_once
 
 _LIBRARY: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _MAPPED: Final = tuple(f"{_LIBRARY}{folder}{os.sep}" for folder in ("formats", "preprocessing"))
@@ -36,20 +37,15 @@ def stack_of(identifier: int) -> list[tuple[CodeType, int]]:
     them, and the lock is not given up in the middle of it.
     """
     stack: list[tuple[CodeType, int]] = []
+    look = look_once()
     with contextlib.suppress(KeyError, AttributeError):  # no such thread; the end of the stack is None
         stack.extend(
             map(
                 attrgetter("f_code", "f_lineno"),
-                accumulate(
-                    chain(
-                        # Documented, despite its name.
-                        map(itemgetter(identifier), starmap(sys._current_frames, repeat((), 1))),  # noqa: SLF001 -- above
-                        repeat("f_back", _MOST_FRAMES),
-                    ),
-                    getattr,
-                ),
+                accumulate(chain(map(itemgetter(identifier), look), repeat("f_back", _MOST_FRAMES)), getattr),
             )
         )
+    deque(look, maxlen=0)
     return stack
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import queue
-import sys
 import threading
 import traceback
 from collections import deque
@@ -22,6 +21,7 @@ from types import FrameType
 from typing import Any, Final, TypeVar
 
 from asyncdata.errors import CloseTimeoutError, PipelineClosedError, refused
+from asyncdata.observe.thread_frames import current_frames
 from asyncdata.workers.failure import as_raisable
 from asyncdata.workers.stats import ThreadPoolStats
 
@@ -145,7 +145,7 @@ class ThreadPool:
 
     def stacks(self) -> dict[str, str]:
         """The stacks of the threads that are in a call now, by their names; from any thread."""
-        frames = sys._current_frames()  # noqa: SLF001 -- documented, despite its name
+        frames = current_frames()
         running = [self._threads[i] for i in list(self._running)]
         return {thread.name: _format(frames.get(thread.ident or 0)) for thread in running}
 
@@ -211,7 +211,7 @@ class ThreadPool:
 
     def _report_stuck(self, after_s: float) -> dict[str, str]:
         """Names the threads that are in user code, and lets their callers go."""
-        frames = sys._current_frames()  # noqa: SLF001 -- documented, despite its name
+        frames = current_frames()
         reports: dict[str, str] = {}
         for i, job in list(self._running.items()):
             thread = self._threads[i]

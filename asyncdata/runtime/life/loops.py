@@ -10,7 +10,6 @@ import asyncio
 import concurrent.futures
 import contextlib
 import os
-import sys
 import traceback
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
@@ -19,6 +18,7 @@ from typing import Any, Final, TypeVar
 
 import uvloop
 
+from asyncdata.observe.thread_frames import current_frames
 from asyncdata.runtime.life.interrupt_safe import Gate, GuardedThread
 
 T = TypeVar("T")
@@ -259,7 +259,7 @@ class LoopThread:
 
     def stack(self) -> str:
         """Returns the thread's current stack."""
-        frame = sys._current_frames().get(self._thread.ident or 0)  # noqa: SLF001 -- documented, despite its name
+        frame = current_frames().get(self._thread.ident or 0)
         return "".join(traceback.format_stack(frame, _STACK_LIMIT)) if frame is not None else "  no stack\n"
 
     def descriptors(self) -> set[int]:
