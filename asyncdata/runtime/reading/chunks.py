@@ -163,6 +163,8 @@ class ChunkReader:
         self._pending: deque[_Pending] = deque()
         self._rest: Chunk | None = None
         self._next = self._start = 0
+        self._even = 0
+        """The size of chunks, once the object is known."""
         self._active = False
         self._awaits_room = False
         self._direct = False
@@ -323,18 +325,19 @@ class ChunkReader:
             self._ask(slab, size)
 
     def _slab_for(self, size: int) -> int:
-        return size + (self.room if self._next else 0)
+        # What a small beginning took from the last chunk is paid for all the same: it is little, and memory of one size
+        # is used again by the next chunk, of whichever file.
+        is_beginning = self._next == self._start and size == self._first_bytes
+        return (size if is_beginning else max(size, self._even)) + (self.room if self._next else 0)
 
     def _next_length(self) -> int:
-        """Bytes of the next chunk; what is left of a known object is read in chunks of one size, none of them a tail.
-
-        Memory of one size is used again by the next.
-        """
-        most = self.data_bytes if self._next != self._start else self._first_bytes
+        """Bytes of the next chunk; a known object is read in chunks of one size, but for a small beginning."""
         if self.info is None:
-            return most
+            return self._first_bytes
         left = max(0, self.info.size - self._next)
-        return left if left <= most else most if self._next == self._start else -(-left // -(-left // most))
+        if not self._even and left:
+            self._even = -(-left // -(-left // self.data_bytes))
+        return min(left, self._even, self._first_bytes if self._next == self._start else left)
 
     def _ask(self, slab: Slab, size: int) -> None:
         room = self.room if self._next else 0

@@ -6,6 +6,8 @@ import asyncio
 import itertools
 from typing import Any
 
+import pytest
+
 from asyncdata.memory.accounts import Kind
 from asyncdata.memory.arena import Arena
 from asyncdata.memory.slabs import Slab, Slabs
@@ -16,6 +18,7 @@ from asyncdata.runtime.reading.io import Read
 from asyncdata.types import ObjectInfo
 
 CHUNK = 1 << 16
+BIG = 1 << 20
 
 
 class Storage:
@@ -63,33 +66,44 @@ async def test_recalled_chunks_leave_no_gap() -> None:
     arena.close()
 
 
-async def test_the_first_chunk_may_be_a_small_one() -> None:
-    """Chunks follow one another without a gap, the first one being no larger than wished."""
-    arena = Arena(64 * CHUNK)
-    budget = Budget(arena, 12 * CHUNK)
-    account = budget.open("source", rank=1, kind=Kind.SOURCE, reserved_bytes=CHUNK)
+@pytest.mark.parametrize("size", [1000, 1001, BIG, 2 * BIG, 3 * BIG, 10 * BIG + 1])
+@pytest.mark.parametrize("start", [0, 500])
+@pytest.mark.parametrize("first_bytes", [None, 1000])
+async def test_chunks_are_of_one_size(size: int, start: int, first_bytes: int | None) -> None:
+    """But for the first, which may be a small one; all other slabs are alike, so that the next file uses them again."""
+    arena = Arena(64 * BIG)
+    budget = Budget(arena, 12 * BIG)
+    account = budget.open("source", rank=1, kind=Kind.SOURCE, reserved_bytes=BIG)
     reader = ChunkReader(
         Storage(),  # type: ignore[arg-type]  # only `read` is used
         budget,
         account,
-        ObjectInfo(url="memory://b/x", size=3 * CHUNK),
-        slab_bytes=CHUNK,
+        ObjectInfo(url="memory://b/x", size=size),
+        slab_bytes=BIG,
         window=lambda: 2,
         order=0,
         opened=lambda _info: None,
-        first_bytes=1000,
+        first_bytes=first_bytes,
     )
+    reader.begin(start)
     reader.prepare()
-    found = []
+    found: list[tuple[int, int]] = []
+    slabs: set[int] = set()
     while (chunk := await reader.next()) is not None:
+        if chunk.room and len(found) >= (first_bytes is not None):  # at the very beginning nothing is kept free
+            slabs.add(chunk.slab.nbytes)
         found.append((chunk.position, chunk.stop - chunk.start))
         budget.slabs.drop(chunk.slab)
-    assert found[0] == (0, 1000)
+    assert found[0][0] == start
     assert all(one[0] + one[1] == other[0] for one, other in itertools.pairwise(found))
-    assert sum(found[-1]) == 3 * CHUNK
-    sizes = [size for _, size in found[1:]]
+    assert sum(found[-1]) == size
+    sizes = [length for _, length in found]
+    if first_bytes is not None:
+        assert sizes[0] == min(size - start, first_bytes)
     assert max(sizes) <= reader.data_bytes
-    assert max(sizes) - min(sizes) <= len(sizes)
+    assert len(slabs) <= 1
+    if rest := sizes[first_bytes is not None :]:
+        assert min(rest) > max(rest) - len(sizes) - (first_bytes or 0)
     reader.close()
     budget.close(account)
     budget.end()
