@@ -225,8 +225,8 @@ class Io:
             self._check(source, position, buffer)
             return source, length
 
-        url = source if isinstance(source, str) else source.url
-        if slab.is_new and length >= _POPULATED_FROM and not is_local(url):
+        # An object about which nothing is known may be far smaller than the memory for it.
+        if slab.is_new and length >= _POPULATED_FROM and isinstance(source, ObjectInfo) and not is_local(source.url):
             return self._begin(slabs, slab, start, length, partial(self._populated, receive))
         return self._begin(slabs, slab, start, length, receive)
 

@@ -89,7 +89,7 @@ async def place() -> AsyncIterator[Place]:
 
 
 async def test_only_new_memory_for_what_comes_from_afar(place: Place, populating: Populating, tmp_path: Path) -> None:
-    """Neither memory that is used again, nor what local files or small reads go into."""
+    """Neither memory that is used again, nor what local files, small reads or objects of unknown size go into."""
     first = await place.read(URL, SIZE)
     assert populating.sizes == [SIZE]
     second = await place.read(URL, SIZE // 2)
@@ -100,6 +100,11 @@ async def test_only_new_memory_for_what_comes_from_afar(place: Place, populating
     (tmp_path / "x").write_bytes(bytes([5]) * SIZE)
     place.slabs.drop(await place.read(str(tmp_path / "x"), SIZE, slab_bytes=3 * SIZE))
     place.slabs.drop(await place.read(URL, 1000, slab_bytes=2 * SIZE))
+    unknown = place.slabs.take(4 * SIZE, None)
+    read = place.io.read(place.slabs, unknown, 0, 4 * SIZE, URL, 0, (0,))
+    await read.wait()
+    assert (read.filled, read.info) == (SIZE, await place.io.stat(URL))
+    place.slabs.drop(unknown)
     place.slabs.drop(second)
     assert populating.sizes == [SIZE, SIZE // 2]
 
