@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import chain
 from operator import call
@@ -31,8 +30,5 @@ def look_once() -> Iterator[dict[int, FrameType]]:
 
 def current_frames() -> dict[int, FrameType]:
     """The frame that each thread is in, by its identifier."""
-    look = look_once()
-    try:
-        return next(look)
-    finally:
-        deque(look, maxlen=0)
+    (frames,) = look_once()
+    return frames

@@ -325,10 +325,10 @@ class ChunkReader:
             self._ask(slab, size)
 
     def _slab_for(self, size: int) -> int:
-        # What a small beginning took from the last chunk is paid for all the same: it is little, and memory of one size
-        # is used again by the next chunk, of whichever file.
-        is_beginning = self._next == self._start and size == self._first_bytes
-        return (size if is_beginning else max(size, self._even)) + (self.room if self._next else 0)
+        # What a small beginning took from the last chunk is paid for all the same, where it is little: memory of one
+        # size is used again by the next chunk, of whichever file.
+        nearly_even = 3 * self._even <= 4 * size < 4 * self._even
+        return (self._even if nearly_even else size) + (self.room if self._next else 0)
 
     def _next_length(self) -> int:
         """Bytes of the next chunk; a known object is read in chunks of one size, but for a small beginning."""
