@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Any, Final
 
 _LOOK: Final[tuple[Callable[[], Any], ...]] = (sys._current_frames,)  # noqa: SLF001 -- see above
-# Not to be given up in the middle, or the user's own switching of the collector would be undone.
+# Run in C under one hold of the interpreter lock, so that they undo no switching by the user.
 _UNDISTURBED: Final = (gc.disable, *_LOOK, gc.enable)
 _STEPS: Final = (_LOOK, _UNDISTURBED if sys.version_info < (3, 12) else _LOOK)
 """By whether the collector is on."""

@@ -34,7 +34,7 @@ from asyncdata.types import ObjectInfo
 T = TypeVar("T")
 
 _POPULATED_FROM: Final = 256 << 10
-"""Bytes. Fewer pages are taken sooner than a thread is told."""
+"""Bytes. For a smaller read, waking the thread would cost more than the pages do."""
 
 
 class Read:
