@@ -4,7 +4,8 @@ The offset space is many times larger than the usable memory. Pages exist only w
 returns them to the kernel. The file has no name, so nothing is left behind after any kind of exit. Worker processes
 receive its descriptor, and processes exchange offsets, not pointers.
 
-This module has the only operating-system calls that create, map or free shared memory.
+This module has the only operating-system calls that create, map or free shared memory. It also sees to it that the
+private copies which a consumer makes of what lies here do not take new pages every time.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ _SHARED: Final = "/dev/shm"  # noqa: S108 -- shared memory is what is wanted
 GRANULE: Final = 1 << 16
 """Spans begin and end on multiples of this many bytes, so that one table look-up leads from an offset to its slab."""
 
+_FREED_BYTES: Final = 16 << 20
 _MADV_POPULATE_WRITE: Final = 23
 _POPULATED_BYTES: Final = 1 << 20
 """At a time: whoever changes the mappings of the process waits for so many."""
@@ -84,6 +86,7 @@ class Arena:
         self.view = memoryview(self._mmap)
         self.array = np.frombuffer(self._mmap, np.uint8)
         self.sparse = hasattr(mmap, "MADV_REMOVE")
+        _keep_freed_memory()
 
     @property
     def fd(self) -> int:
@@ -148,6 +151,18 @@ def _madvise() -> Callable[[int, int, int], int] | None:
     function.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     found: Callable[[int, int, int], int] = function
     return found
+
+
+@functools.cache
+def _keep_freed_memory() -> None:
+    """Lets glibc keep up to 32 MiB that were freed at the end of its heap.
+
+    By default it gives them back to the system beyond 128 KiB, so that a consumer that copies batch after batch takes
+    every page of every batch anew. glibc raises that limit by itself to twice the largest block that was mapped and
+    freed (``M_MMAP_THRESHOLD`` in mallopt(3)), which most programs do sooner or later: it is done here at once. Limits
+    that the user has set stay what they are. No page of the block is touched.
+    """
+    np.empty(_FREED_BYTES, np.uint8)
 
 
 def memory_files() -> list[int]:

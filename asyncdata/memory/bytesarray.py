@@ -12,6 +12,13 @@ _SPARE: Final = bytes(256)
 """Padding behind copied items, so that parsers that look ahead need no special case for the last ones."""
 
 
+_SHORT: Final = 1024
+"""Up to so many bytes an item, a call for each costs more than copying it twice."""
+
+_SPREAD: Final = 8
+"""Memory is copied as a whole where its items take at least one part in so many of it."""
+
+
 class BytesArray(Sequence[Any]):
     """The batch of ``bytes`` or ``str`` elements: an immutable sequence with one item per element.
 
@@ -136,10 +143,8 @@ class BytesArray(Sequence[Any]):
 
     def tolist(self) -> list[Any]:
         """All items as ``bytes`` or ``str``."""
-        memory, places = self.memory.data, self.places.tolist()
-        if self._text:
-            return [str(memory[offset : offset + length], "utf-8") for offset, length in places]
-        return [memory[offset : offset + length].tobytes() for offset, length in places]
+        items = copied_items(self.memory, self.places)
+        return list(map(bytes.decode, items)) if self._text else items
 
     def __len__(self) -> int:
         return len(self.places)
@@ -179,6 +184,30 @@ class BytesArray(Sequence[Any]):
     def __repr__(self) -> str:
         shown = ", ".join(repr(item[:16]) for item in self[:3])
         return f"BytesArray([{shown}{', …' if len(self) > 3 else ''}], {len(self)} items, {self.nbytes} bytes)"
+
+
+def copied_items(memory: npt.NDArray[np.uint8], places: npt.NDArray[np.int64]) -> list[bytes]:
+    """Copies byte strings out of memory, without a step of Python for each if they are short and of one length.
+
+    Args:
+        memory: Contiguous bytes.
+        places: ``int64[n, 2]``: offset and length of each item.
+    """
+    lengths = places[:, 1]
+    size = int(lengths[0]) if len(lengths) else 0
+    if 0 < size <= _SHORT and (lengths == size).all():
+        windows: npt.NDArray[np.void] = np.ndarray((len(memory) - size + 1,), f"V{size}", memory, strides=(1,))
+        items: list[bytes] = windows[places[:, 0]].tolist()
+        return items
+    starts, ends = places[:, 0], places[:, 0] + lengths
+    first, last = (int(starts.min()), int(ends.max())) if len(places) else (0, 0)
+    total = int(lengths.sum())
+    if total <= _SHORT * len(places) and last - first <= _SPREAD * (total + len(places)):
+        # Cutting bytes takes half as long as cutting a memoryview, and copying all of them first next to nothing.
+        data = memory[first:last].tobytes()
+        return [data[start:end] for start, end in zip((starts - first).tolist(), (ends - first).tolist(), strict=True)]
+    view = memory.data
+    return [view[start:end].tobytes() for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
 
 
 def _loaded(items: list[Any], text: bool) -> BytesArray:

@@ -12,20 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from asyncdata import arguments
-from asyncdata.memory.bytesarray import BytesArray
+from asyncdata.memory.bytesarray import BytesArray, copied_items
 from asyncdata.memory.ragged import RaggedArray
 
 Term: TypeAlias = "bytes | int"
 Integers: TypeAlias = npt.NDArray[np.int64]
-
-_SPREAD: Final = 8
-"""Items that lie in up to so many times their own bytes are copied together."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,7 +48,10 @@ class TokenLeaf:
         """Returns them as Python objects, texts as bytes."""
         if isinstance(self.flat, list):
             return self.flat
-        return bytes_of(self.flat) if isinstance(self.flat, BytesArray) else self.flat.tolist()
+        if isinstance(self.flat, BytesArray):
+            return copied_items(self.flat.memory, self.flat.places)
+        numbers: list[Any] = self.flat.tolist()
+        return numbers
 
     def arranged(self, values: npt.NDArray[Any]) -> Any:
         """Returns values, one per token, arranged as the tokens are."""
@@ -116,18 +116,6 @@ def _begins_with_text(leaf: Any) -> bool:
     while isinstance(leaf, list | tuple) and leaf:
         leaf = leaf[0]
     return isinstance(leaf, bytes | str | memoryview)
-
-
-def bytes_of(batch: BytesArray) -> list[bytes]:
-    """Returns the items of a batch of byte strings or texts, all as bytes."""
-    starts = batch.places[:, 0]
-    ends = starts + batch.places[:, 1]
-    first, last = (int(starts.min()), int(ends.max())) if len(batch) else (0, 0)
-    if last - first > _SPREAD * (batch.nbytes + len(batch)):
-        return BytesArray(batch.memory, batch.places).tolist()
-    # Cutting bytes takes half as long as cutting a memoryview, and copying all of them first next to nothing.
-    data = batch.memory[first:last].tobytes()
-    return [data[start:end] for start, end in zip((starts - first).tolist(), (ends - first).tolist(), strict=True)]
 
 
 def as_bytes(token: Any) -> bytes:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+import platform
+import subprocess
 import sys
 from pathlib import Path
 
@@ -142,3 +144,31 @@ def test_files_without_o_tmpfile_are_unlinked_at_once(monkeypatch: pytest.Monkey
     fd = _unlinked_file()
     assert os.fstat(fd).st_nlink == 0
     os.close(fd)
+
+
+_BATCHES = """
+import resource
+from asyncdata.memory.arena import Arena
+arena = Arena(1 << 20)
+text = bytes(40_000)
+def batch():
+    return [text[:-1] for _ in range(64)]
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(5):
+    kept = batch()
+before = faults()
+for _ in range(100):
+    kept = batch()
+print(faults() - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="a property of glibc")
+@pytest.mark.parametrize("given", [{}, {"MALLOC_TRIM_THRESHOLD_": str(128 << 10)}], ids=["unset", "set by the user"])
+def test_batches_of_private_copies_use_the_same_pages(given: dict[str, str]) -> None:
+    """Each batch takes 625 pages. A limit that the user has set stays what it is."""
+    run = subprocess.run(
+        [sys.executable, "-c", _BATCHES], env={**os.environ, **given}, capture_output=True, text=True, check=True
+    )
+    assert (int(run.stdout) > 10_000) is bool(given)

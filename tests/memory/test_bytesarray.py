@@ -35,6 +35,21 @@ def test_it_is_the_sequence_it_was_made_of(items: list[bytes] | list[str]) -> No
         assert pickle.loads(pickle.dumps(array)) == items
 
 
+@given(
+    st.lists(st.tuples(st.integers(0, 4000), st.integers(0, 96)), max_size=40),
+    st.sampled_from([None, 0, 1, 7, 1024, 1025]),
+)
+def test_its_items_are_the_bytes_at_its_places(places: list[tuple[int, int]], size: int | None) -> None:
+    """Wherever they lie in the memory, twice or far apart, of one length or of many."""
+    memory = np.random.default_rng(0).integers(0, 3, 6000, np.uint8)  # many zeros, also at ends
+    rows = np.array([(at, length if size is None else size) for at, length in places], np.int64).reshape(-1, 2)
+    expected = [memory.data[at : at + length].tobytes() for at, length in rows.tolist()]
+    assert BytesArray(memory, rows).tolist() == expected
+    assert all(type(item) is bytes for item in BytesArray(memory, rows).tolist())
+    text = BytesArray(memory, rows, text=True)
+    assert text.tolist() == [item.decode() for item in expected]
+
+
 def test_it_is_a_view_until_it_is_copied() -> None:
     """The payloads stay where they are; a copy has memory of its own."""
     base = np.frombuffer(bytearray(b"..one..three"), np.uint8)
