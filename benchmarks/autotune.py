@@ -25,7 +25,6 @@ from benchmarks.autotune_works import DEFAULT, FOUND, WORKS, Setting, Work
 from benchmarks.conditions import conditions
 from benchmarks.datasets import write_shards
 from benchmarks.launch import run_json
-from benchmarks.links import touch
 from benchmarks.measure import in_turn
 from benchmarks.servers import fake_gcs
 from benchmarks.table import markdown, median_cell
@@ -84,7 +83,7 @@ def _files(work: Work, root: Path) -> Iterator[tuple[str, str]]:
         return
     with fake_gcs(root, _LINK) as server:
         for path in folder.iterdir():
-            touch(f"{server.url}/storage/v1/b/{folder.name}/o/{path.name}?alt=media")
+            server.touch(folder.name, path.name)
         yield f"gs://{folder.name}/*.tfrecord", server.url
 
 

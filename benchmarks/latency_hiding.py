@@ -24,7 +24,6 @@ from typing import Final
 from benchmarks.conditions import conditions
 from benchmarks.datasets import Shards, write_shards
 from benchmarks.launch import run_here
-from benchmarks.links import touch
 from benchmarks.measure import in_turn
 from benchmarks.servers import Server, fake_gcs
 from benchmarks.table import markdown, median_cell
@@ -111,7 +110,7 @@ def measure(sizes: Sizes, root: Path, note: Callable[[str], None]) -> list[Point
     # One server for all: its files are read, and their checksums formed, once.
     with fake_gcs(root, {"name": "latency_hiding"}) as server:
         for number in range(sizes.shards.shards):
-            touch(f"{server.url}/storage/v1/b/{sizes.shards.name}/o/shard-{number:05d}.tfrecord?alt=media")
+            server.touch(sizes.shards.name, f"shard-{number:05d}.tfrecord")
         runs = {_title(*cell): functools.partial(_run, sizes.shards, server, *cell) for cell in cells}
         results = in_turn(sizes.rounds, runs, note, _LIMIT_S)
     return [

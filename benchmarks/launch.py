@@ -40,7 +40,9 @@ def run_peer(python: str, script: str, work: Work, timeout_s: float | None = Non
         subprocess.TimeoutExpired: It was stopped.
     """
     path = REPOSITORY / "benchmarks" / "peers" / script
-    epochs = run_json([python, str(path), json.dumps(dataclasses.asdict(work))], timeout_s=timeout_s)
+    # OpenSSL and rustls both look there.
+    trusted = {"SSL_CERT_FILE": work.ca_file} if work.ca_file else {}
+    epochs = run_json([python, str(path), json.dumps(dataclasses.asdict(work))], trusted, timeout_s)
     shards = Shards(kind=work.kind, shards=work.shards, records=work.records)
     expected = shards.numbers * shards.repeats, shards.repeats * sum(range(shards.numbers))
     for values in epochs:

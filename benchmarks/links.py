@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -25,11 +24,5 @@ def link(root: Path, shards: Shards) -> Iterator[Server]:
     """A server behind the link, which has seen every object before: it computes their checksums only once."""
     with fake_gcs(root, LINK) as server:
         for number in range(shards.shards):
-            touch(f"{server.url}/storage/v1/b/{shards.name}/o/shard-{number:05d}.tfrecord?alt=media")
+            server.touch(shards.name, f"shard-{number:05d}.tfrecord")
         yield server
-
-
-def touch(url: str) -> None:
-    """Reads the first byte of an object on plain HTTP."""
-    request = urllib.request.Request(url, headers={"Range": "bytes=0-0"})  # noqa: S310 -- of a server started here
-    urllib.request.urlopen(request).close()  # noqa: S310 -- as above

@@ -25,7 +25,6 @@ from typing import Any, Final, NamedTuple
 
 import asyncdata as ad
 from benchmarks.conditions import conditions
-from benchmarks.links import touch
 from benchmarks.measure import in_turn
 from benchmarks.servers import fake_gcs
 from benchmarks.table import markdown, median_cell
@@ -76,7 +75,7 @@ class _Place:
         with fake_gcs(self.root, link) as server:
             for bucket in ("small", "large"):
                 for number in range(_FILES):
-                    touch(f"{server.url}/storage/v1/b/{bucket}/o/{number:03d}?alt=media")
+                    server.touch(bucket, f"{number:03d}")
             yield {"gs": {"endpoint_url": server.url, "token": "anon"}}
 
 

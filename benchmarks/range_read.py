@@ -23,11 +23,9 @@ import dataclasses
 import functools
 import json
 import os
-import ssl
 import statistics
 import sys
 import tempfile
-import urllib.request
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,7 +90,7 @@ class Bench:
 
     Attributes:
         root: Folder of buckets.
-        nginx: Whether nginx is the server, where it can be.
+        nginx: Processes of nginx, where it is the server; 0: it is not.
         quick: Tiny sizes.
         rounds: Measurements of each.
         cpus: Processor of the client, and of the server; None where there are not two.
@@ -100,7 +98,7 @@ class Bench:
     """
 
     root: Path
-    nginx: bool
+    nginx: int
     quick: bool
     rounds: int
     cpus: tuple[int | None, int | None]
@@ -152,7 +150,8 @@ def receivers(bench: Bench) -> list[list[str]]:
     rows = []
     names = ("asyncdata", *(f"asyncdata, {count} receivers" for count in RECEIVERS))
     for tls in (False, True):
-        with (nginx if bench.nginx else fake_gcs)(bench.root, tls=tls) as server:
+        serve = functools.partial(nginx, workers=bench.nginx) if bench.nginx else fake_gcs
+        with serve(bench.root, tls=tls) as server:
             _touch(bench, server)
             load = QUICK[0] if bench.quick else FULL[0]
             task = dataclasses.replace(_task(bench, server, load), cpu=None)
@@ -241,11 +240,8 @@ def write_objects(root: Path, *, quick: bool) -> None:
 
 def _touch(bench: Bench, server: Server) -> None:
     """Reads a byte of every object: fake_gcs computes checksums at the first touch."""
-    context = ssl.create_default_context(cafile=server.ca_file) if server.ca_file else None
     for path in sorted((bench.root / _BUCKET).iterdir()):
-        url = f"{server.url}/storage/v1/b/{_BUCKET}/o/{path.name}?alt=media"
-        request = urllib.request.Request(url, headers={"Range": "bytes=0-0"})  # noqa: S310 -- of this server
-        urllib.request.urlopen(request, context=context).close()  # noqa: S310 -- as above
+        server.touch(_BUCKET, path.name)
 
 
 # --- the command -------------------------------------------------------------------------------------------------
@@ -261,6 +257,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="a few seconds; the figures mean nothing")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), help="parts to run (default: all)")
     parser.add_argument("--server", choices=("fake_gcs", "nginx"), default="fake_gcs", help="for http and tls")
+    parser.add_argument("--server-processes", type=int, default=1, help="of nginx for receivers (default: 1)")
     parser.add_argument("--rounds", type=int, help="measurements of each (default: 3)")
     parser.add_argument("--data", type=Path, help="folder to keep the files in (default: a temporary one)")
     options = parser.parse_args(arguments)
@@ -270,7 +267,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         root = options.data or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="asyncdata-bench-")))
         bench = Bench(
             root=root.absolute() / ("ranges-quick" if options.quick else "ranges-full"),
-            nginx=options.server == "nginx",
+            nginx=options.server_processes if options.server == "nginx" else 0,
             quick=options.quick,
             rounds=options.rounds or (1 if options.quick else 3),
             cpus=_two_cpus(),

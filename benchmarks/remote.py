@@ -1,12 +1,14 @@
 """The same remote epoch read by this library and by others, in clear and in bad weather.
 
-    python -m benchmarks.remote [--quick] [--work raw blobs tiny] [--only clear stalls errors hang]
+    python -m benchmarks.remote [--quick] [--work raw blobs tiny jpeg] [--only clear stalls errors hang] [--tls]
 
 From shards behind 40 ms (lognormal) to the first byte and 50 MB/s a stream:
 
 raw      40 KB records as byte strings, in batches of 64
 blobs    Examples of 40 KB parsed to a byte string and a number, in batches of 64; every reader delivers ``bytes``
 tiny     Examples of 200 bytes parsed likewise, in batches of 1024
+jpeg     Examples with a picture of 44 KB, decoded to 224x224, in batches of 64; *plain obstore* decodes in two
+         processes with this library's decoder, and drops the pixels
 
 clear    nothing else
 stalls   1 of 100 answers waits 2 s before its first byte
@@ -44,7 +46,6 @@ from asyncdata.options import usable_cpus
 from benchmarks.conditions import conditions
 from benchmarks.datasets import RAW_BYTES, Shards, write_shards
 from benchmarks.launch import PEERS_PYTHON, find_python, run_here, run_json, run_peer
-from benchmarks.links import touch
 from benchmarks.measure import cpu_s, in_turn
 from benchmarks.servers import REPOSITORY, Server, fake_gcs
 from benchmarks.table import markdown, median_cell, ratio_cell
@@ -85,11 +86,13 @@ _FULL: Final = {
     "raw": Shards(kind="raw", shards=64, records=400),
     "blobs": Shards(kind="blobs", shards=64, records=400),
     "tiny": Shards(kind="tiny", shards=64, records=20_000),
+    "jpeg": Shards(kind="jpeg", shards=64, records=160),
 }
 _QUICK: Final = {
     "raw": Shards(kind="raw", shards=4, records=40),
     "blobs": Shards(kind="blobs", shards=4, records=40),
     "tiny": Shards(kind="tiny", shards=4, records=2000),
+    "jpeg": Shards(kind="jpeg", shards=4, records=20),
 }
 _OWN: Final[Mapping[str, Mapping[str, Any]]] = {
     "asyncdata": {},
@@ -104,6 +107,9 @@ _OWN_PARSING: Final[Mapping[str, Mapping[str, Any]]] = {
     "asyncdata, not parsed": {"parse": False},
 }
 """Ways to do the work with this library, and what each asks of it."""
+
+_NO_PICTURES: Final = ("plain gcsfs",)
+"""Readers that are not made to decode."""
 
 _HEAD: Final = (
     "work",
@@ -128,10 +134,14 @@ def run_all(
     peers: Mapping[str, str],
     rounds: int,
     note: Callable[[str], None],
+    *,
+    tls: bool = False,
 ) -> dict[str, dict[str, list[Epoch]]]:
     """Weather to reader to epochs, all of them in turn; a reader that does not finish has no epoch."""
     took_s: dict[str, float] = {}
-    own = _OWN if shards.kind == "raw" else _OWN_PARSING
+    own = _ways(shards.kind)
+    if shards.kind == "jpeg":
+        peers = {reader: python for reader, python in peers.items() if reader not in _NO_PICTURES}
 
     def once(name: str, reader: str, server: Server) -> Epoch | None:
         # Other weather begins to count its requests anew.
@@ -142,6 +152,7 @@ def run_all(
             records=shards.records,
             pattern=f"gs://{shards.name}/shard-*.tfrecord",
             endpoint=server.url,
+            ca_file=server.ca_file,
             deterministic=False,
             batch=1024 if shards.kind == "tiny" else 64,
         )
@@ -161,9 +172,9 @@ def run_all(
         return dataclasses.replace(epochs[-1], server_cpu_s=(cpu_s(server.pid) - before_s) / len(epochs))
 
     # One server for all: its files are read, and their checksums formed, once.
-    with fake_gcs(root, {**_LINK, "rules": []}) as server:
+    with fake_gcs(root, {**_LINK, "rules": []}, tls=tls) as server:
         for number in range(shards.shards):
-            touch(f"{server.url}/storage/v1/b/{shards.name}/o/shard-{number:05d}.tfrecord?alt=media")
+            server.touch(shards.name, f"shard-{number:05d}.tfrecord")
         # Peers that hang are waited for, once.
         often: dict[str, Callable[[], Epoch | None]] = {}
         waiting: dict[str, Callable[[], Epoch | None]] = {}
@@ -171,7 +182,7 @@ def run_all(
             for name in _weathers_of(reader, shards.kind, weathers):
                 run = functools.partial(once, name, reader, server)
                 (waiting if reader in peers and name == "hang" else often)[f"{name}, {reader}"] = run
-        if "clear" in weathers and shards.kind == "raw":
+        if "clear" in weathers and shards.kind == "raw" and not tls:
             often[f"clear, {_BARE}"] = functools.partial(once, "clear", _BARE, server)
         results = in_turn(rounds, often, note, _LIMIT_S - len(waiting) * (_FINISH_S + _START_S))
         results |= in_turn(1, waiting, note)
@@ -195,8 +206,11 @@ def run_reader(
         return [run_bare(work, shards)]
     if reader in _PEERS:
         return run_peer(peers[reader], _PEERS[reader][0], _reached(reader, work, root), timeout_s=limit_s)
-    ways = _OWN if shards.kind == "raw" else _OWN_PARSING
-    return run_here(dataclasses.replace(work, **ways[reader]))
+    return run_here(dataclasses.replace(work, **_ways(work.kind)[reader]))
+
+
+def _ways(kind: str) -> Mapping[str, Mapping[str, Any]]:
+    return _OWN if kind in ("raw", "jpeg") else _OWN_PARSING
 
 
 def _weathers_of(reader: str, kind: str, weathers: Sequence[str]) -> Sequence[str]:
@@ -284,6 +298,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="a few seconds; the figures mean nothing")
     parser.add_argument("--work", nargs="+", choices=list(_FULL), default=["raw"], help="what to read (default: raw)")
     parser.add_argument("--only", nargs="+", choices=list(_RULES), default=list(_RULES), help="weathers (default: all)")
+    parser.add_argument("--tls", action="store_true", help="HTTPS")
     parser.add_argument("--rounds", type=int, help="measurements of each, at most (default: 5)")
     parser.add_argument("--data", type=Path, help="folder to keep the files in (default: a temporary one)")
     where = f"(default: this interpreter, else {PEERS_PYTHON.relative_to(REPOSITORY)})"
@@ -305,7 +320,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             note(f"writing {shards.shards} shards")
             folder = write_shards(root.absolute(), shards)
             stored = sum(path.stat().st_size for path in folder.iterdir())
-            results = run_all(options.only, root.absolute(), shards, peers, rounds, note)
+            results = run_all(options.only, root.absolute(), shards, peers, rounds, note, tls=options.tls)
             for name in options.only:
                 mean_bytes = stored / (shards.shards * shards.records)
                 lines += rows(name, shards, mean_bytes, results[name], results.get("clear", {}))

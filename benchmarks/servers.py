@@ -12,6 +12,7 @@ import os
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -29,7 +30,7 @@ REPOSITORY: Final = Path(__file__).resolve().parent.parent
 
 _NGINX_CONFIG: Final = """\
 daemon off;
-worker_processes 1;
+worker_processes {workers};
 error_log stderr error;
 pid {home}/nginx.pid;
 events {{ worker_connections 1024; }}
@@ -76,18 +77,27 @@ class Server:
         return int(self.url.rpartition(":")[2])
 
     def change_profile(self, profile: Mapping[str, Any]) -> None:
-        """Other weather for the requests that come; ``fake_gcs`` on plain HTTP only."""
+        """Other weather for the requests that come; ``fake_gcs`` only."""
         body = json.dumps(profile).encode()
         request = urllib.request.Request(f"{self.url}/_fake_gcs/profile", data=body, method="PUT")  # noqa: S310 -- our own server
-        urllib.request.urlopen(request, timeout=60).close()  # noqa: S310 -- our own server
+        self._open(request).close()
+
+    def touch(self, bucket: str, name: str) -> None:
+        """Reads the first byte of an object, whose checksums the server then knows."""
+        url = f"{self.url}/storage/v1/b/{bucket}/o/{name}?alt=media"
+        self._open(urllib.request.Request(url, headers={"Range": "bytes=0-0"})).close()  # noqa: S310 -- our own server
 
     def take_journal(self) -> list[dict[str, Any]]:
-        """What was asked since it was asked last, see `fake_gcs.journal.Entry`; ``fake_gcs`` on plain HTTP only."""
+        """What was asked since it was asked last, see `fake_gcs.journal.Entry`; ``fake_gcs`` only."""
         url = f"{self.url}/_fake_gcs/journal"
-        with urllib.request.urlopen(url, timeout=60) as answer:  # noqa: S310 -- our own server
+        with self._open(urllib.request.Request(url)) as answer:  # noqa: S310 -- our own server
             entries = [json.loads(line) for line in answer]
-        urllib.request.urlopen(urllib.request.Request(url, method="DELETE"), timeout=60).close()  # noqa: S310 -- our own server
+        self._open(urllib.request.Request(url, method="DELETE")).close()  # noqa: S310 -- our own server
         return entries
+
+    def _open(self, request: urllib.request.Request) -> Any:
+        context = ssl.create_default_context(cafile=self.ca_file) if self.ca_file else None
+        return urllib.request.urlopen(request, timeout=60, context=context)  # noqa: S310 -- our own server
 
 
 @contextlib.contextmanager
@@ -142,8 +152,8 @@ def fake_gcs(
 
 
 @contextlib.contextmanager
-def nginx(root: Path, *, tls: bool = False, cpu: int | None = None) -> Iterator[Server]:
-    """One nginx worker that serves ``root`` by sendfile, until the block is left.
+def nginx(root: Path, *, tls: bool = False, cpu: int | None = None, workers: int = 1) -> Iterator[Server]:
+    """Nginx that serves ``root`` by sendfile from one process or several, until the block is left.
 
     Raises:
         FileNotFoundError: nginx is not installed.
@@ -160,7 +170,7 @@ def nginx(root: Path, *, tls: bool = False, cpu: int | None = None) -> Iterator[
             Path(home, "key.pem").write_bytes(key)
             certificate = f"ssl_certificate {home}/certificate.pem; ssl_certificate_key {home}/key.pem;"
         config = _NGINX_CONFIG.format(
-            home=home, port=port, tls=" ssl" if tls else "", certificate=certificate, root=root
+            home=home, port=port, tls=" ssl" if tls else "", certificate=certificate, root=root, workers=workers
         )
         if os.geteuid() == 0:
             config = "user root;\n" + config

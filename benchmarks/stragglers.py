@@ -20,7 +20,6 @@ from typing import Final
 from benchmarks.conditions import conditions
 from benchmarks.datasets import RAW_BYTES, Shards, write_shards
 from benchmarks.launch import run_here
-from benchmarks.links import touch
 from benchmarks.measure import in_turn
 from benchmarks.servers import Server, fake_gcs
 from benchmarks.table import markdown, median_cell, ratio_cell
@@ -62,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         write_shards(root, shards)
         with fake_gcs(root, _LINK) as server:
             for number in range(shards.shards):
-                touch(f"{server.url}/storage/v1/b/{shards.name}/o/shard-{number:05d}.tfrecord?alt=media")
+                server.touch(shards.name, f"shard-{number:05d}.tfrecord")
             rows = _rows(server, shards, False, given, rounds) + _rows(server, shards, True, given, rounds)
     print(markdown(_HEAD, rows))
     return 0

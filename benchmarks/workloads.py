@@ -45,6 +45,7 @@ class Work:
         records: Records in each.
         pattern: Where they are.
         endpoint: URL of the GCS server; empty for local files.
+        ca_file: The server's certificate; empty without TLS.
         deterministic: Whether the order is kept.
         parse: Whether Examples are parsed, or handed over as bytes.
         executor: Where they are parsed; empty for the library's choice.
@@ -67,6 +68,7 @@ class Work:
     records: int
     pattern: str
     endpoint: str = ""
+    ca_file: str = ""
     deterministic: bool = True
     parse: bool = True
     executor: str = ""
@@ -168,7 +170,8 @@ def run(work: Work) -> list[Epoch]:
     if work.endpoint:
         # The clock starts behind the imports, as it does for the peers; without this the first use would import it.
         importlib.import_module("asyncdata.storage.gcs.reader")
-    storage = {"gs": {"endpoint_url": work.endpoint, "token": "anon"}} if work.endpoint else {}
+    trusted = {"ca_file": work.ca_file} if work.ca_file else {}
+    storage = {"gs": {"endpoint_url": work.endpoint, "token": "anon", **trusted}} if work.endpoint else {}
     options = ad.Options(
         deterministic=work.deterministic,
         storage=storage,
