@@ -270,9 +270,9 @@ class Options(OptionRecord):
             that fills the link from measured first-byte times and rates; see ``stats().fetch`` of an iterator. A number
             is never changed.
         max_bytes_in_flight: The most bytes of these reads together. ``AUTOTUNE``: the memory limit.
-        receivers: Event loops, each in a thread with connections of its own, that receive from ``gs``, ``http`` and
-            ``https``. ``AUTOTUNE``: one, and another one whenever all are busy for more than 70 % of the time while a
-            processor is idle.
+        receivers: Processes that receive from ``gs``, ``http`` and ``https``, each with connections of its own. 1: this
+            process does, and no other is started. ``AUTOTUNE``: 1, and another number whenever all are busy for more
+            than 70 % of the time while a processor is idle.
         check_crc: Verify the CRC-32C of every TFRecord payload before anything reads it.
         check_object_crc: Verify the CRC-32C that the store keeps of each object (``gs``) when all its bytes were read.
             Only the Runtime's option counts. Costs about 0.1 s of the I/O loop per GB.

@@ -6,6 +6,7 @@ Connections are opened, slabs touched and the first ranges compared with the fil
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import json
 import mmap
@@ -26,8 +27,9 @@ import gcsfs
 import obstore
 import uvloop
 
+from asyncdata.memory.arena import GRANULE, Arena
 from asyncdata.options import Environment, Options
-from asyncdata.runtime.life.loops import LoopThread
+from asyncdata.runtime.receiving.starter import ReceiverStarter
 from asyncdata.storage.fetch import Fetcher
 from asyncdata.storage.http1 import connection
 from asyncdata.storage.receivers import Receivers
@@ -36,8 +38,10 @@ from benchmarks.bare_client import BareClient
 from benchmarks.body_paths import Buffered, PathClient, Reader
 from benchmarks.body_paths import Path as BodyPath
 from benchmarks.conditions import SEED
+from benchmarks.cpu_quota import held
+from benchmarks.measure import tree, tree_cpu_s
 
-RECEIVERS: Final = (2, 4)
+RECEIVERS: Final = (2, 4, 8)
 
 Range = tuple[str, int]
 
@@ -55,6 +59,7 @@ class Task:
         window: Ranges in flight.
         requests: Ranges in all.
         cpu: The one processor the client may use; None leaves that open.
+        quota: The part of a processor that each process of the client may use; 0 leaves that open.
     """
 
     client: str
@@ -65,6 +70,7 @@ class Task:
     window: int
     requests: int
     cpu: int | None = None
+    quota: float = 0.0
 
     @property
     def bucket(self) -> str:
@@ -87,7 +93,7 @@ class Asyncdata:
 
     Args:
         task: What to read.
-        receivers: Event loops that receive.
+        receivers: In how many places bodies are received: this process, and others.
     """
 
     def __init__(self, task: Task, receivers: int = 1) -> None:
@@ -95,16 +101,18 @@ class Asyncdata:
         if task.ca_file:
             storage["ca_file"] = task.ca_file
         options = Options(storage={"gs": storage}, max_requests_in_flight=task.window)
-        self._loops: list[LoopThread] = []
-        self._fetcher = Fetcher(options, Environment(), receivers=Receivers(receivers, self._begin))
+        self._starter = ReceiverStarter(make_arena(task))
+        self._wanted = receivers
+        self._receivers = Receivers(receivers, self._starter.begin)
+        self._fetcher = Fetcher(options, Environment(), receivers=self._receivers)
         self._bucket = task.bucket
         self._infos: dict[str, ObjectInfo] = {}
         self._size = max(path.stat().st_size for path in Path(task.folder).iterdir())
 
-    async def _begin(self) -> LoopThread:
-        self._loops.append(LoopThread("receiver"))
-        await asyncio.to_thread(self._loops[-1].start)
-        return self._loops[-1]
+    @property
+    def is_ready(self) -> bool:
+        """Whether all processes take reads; they start while it reads."""
+        return self._receivers.count == self._wanted
 
     async def get(self, name: str, start: int, slab: memoryview) -> bytes | None:
         """Received in place."""
@@ -117,8 +125,7 @@ class Asyncdata:
     async def aclose(self) -> None:
         """See `AsyncClient`."""
         await self._fetcher.aclose()
-        for loop in self._loops:
-            await asyncio.to_thread(loop.end)
+        self._starter.close()
 
 
 class Bare:
@@ -240,9 +247,15 @@ def random_ranges(task: Task, count: int, draw: random.Random) -> list[Range]:
     return [(name, draw.randrange(sizes[name] - task.chunk_bytes + 1)) for name in picked]
 
 
+@functools.cache
+def make_arena(task: Task) -> Arena:
+    """What the ranges are received into."""
+    return Arena(-(-task.window * task.chunk_bytes // GRANULE) * GRANULE)
+
+
 def make_slabs(task: Task) -> list[memoryview]:
     """One per range in flight, in shared memory, every page touched."""
-    memory = memoryview(mmap.mmap(-1, task.window * task.chunk_bytes))
+    memory = make_arena(task).view[: task.window * task.chunk_bytes]
     for at in range(0, len(memory), mmap.PAGESIZE):
         memory[at] = 1
     return [memory[at : at + task.chunk_bytes] for at in range(0, len(memory), task.chunk_bytes)]
@@ -274,11 +287,16 @@ async def _run_async(task: Task) -> dict[str, float]:
         for item, slab in zip(random_ranges(task, min(4, task.window), draw), slabs, strict=False):
             data = await client.get(*item, slab)
             _expect(task, item, slab if data is None else data)
+        while not getattr(client, "is_ready", True):
+            await _read_all(client, random_ranges(task, 1, draw), slabs)
+            await asyncio.sleep(0.02)
+        await _read_all(client, random_ranges(task, 2 * task.window, draw), slabs)
         await _read_all(client, random_ranges(task, 2 * task.window, draw), slabs)
         ranges = random_ranges(task, task.requests, draw)
-        wall, cpu = time.perf_counter(), time.process_time()
-        await _read_all(client, ranges, slabs)
-        return _result(task, wall, cpu)
+        with held(tree(os.getpid()), task.quota) if task.quota else contextlib.nullcontext():
+            wall, cpu = time.perf_counter(), tree_cpu_s(os.getpid())
+            await _read_all(client, ranges, slabs)
+            return _result(task, wall, cpu)
     finally:
         await client.aclose()
 
@@ -296,7 +314,7 @@ def _run_bare(task: Task) -> dict[str, float]:
         _expect(task, item, slabs[0])
         client.read_all(targets(2 * task.window))
         ranges = targets(task.requests)
-        wall, cpu = time.perf_counter(), time.process_time()
+        wall, cpu = time.perf_counter(), tree_cpu_s(os.getpid())
         client.read_all(ranges)
         return _result(task, wall, cpu)
     finally:
@@ -307,7 +325,7 @@ def _result(task: Task, wall: float, cpu: float) -> dict[str, float]:
     return {
         "bytes": float(task.requests * task.chunk_bytes),
         "wall_s": time.perf_counter() - wall,
-        "cpu_s": time.process_time() - cpu,
+        "cpu_s": tree_cpu_s(os.getpid()) - cpu,
     }
 
 

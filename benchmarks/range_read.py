@@ -35,13 +35,14 @@ import numpy as np
 
 from asyncdata.options import usable_cpus
 from benchmarks.conditions import SEED, conditions
+from benchmarks.cpu_quota import is_possible
 from benchmarks.launch import run_json
 from benchmarks.measure import in_turn, tree_cpu_s
 from benchmarks.range_clients import RECEIVERS, Task
 from benchmarks.servers import Server, fake_gcs, find_nginx, nginx
 from benchmarks.table import markdown, median_cell, ratio_cell
 
-PARTS: Final = ("http", "tls", "paced", "receivers")
+PARTS: Final = ("http", "tls", "paced", "receivers", "quota")
 PATHS: Final = ("buffered", "reader")
 CLIENTS: Final = ("bare", *PATHS, "asyncdata", "obstore", "aiohttp", "gcsfs")
 HEAD: Final = ("ranges", "client", "GB/s", "CPU s/GB", "CPU us/range", "x bare", "x path", "x gcsfs")
@@ -82,6 +83,7 @@ QUICK: Final = (
 )
 STREAMS: Final = 16
 RATES: Final = (50e6, 90e6)
+_QUOTA: Final = 0.15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,16 +147,19 @@ def paced(bench: Bench) -> list[list[str]]:
     return rows
 
 
-def receivers(bench: Bench) -> list[list[str]]:
-    """More loops, on as many processors as there are."""
+def receivers(bench: Bench, quota: float = 0.0) -> list[list[str]]:
+    """More processes that receive, on as many processors as there are, or each with a part of one."""
     rows = []
     names = ("asyncdata", *(f"asyncdata, {count} receivers" for count in RECEIVERS))
+    part = f", {quota:.0%} of a processor each" if quota else ""
     for tls in (False, True):
         serve = functools.partial(nginx, workers=bench.nginx) if bench.nginx else fake_gcs
         with serve(bench.root, tls=tls) as server:
             _touch(bench, server)
             load = QUICK[0] if bench.quick else FULL[0]
-            task = dataclasses.replace(_task(bench, server, load), cpu=None)
+            task = dataclasses.replace(_task(bench, server, load), cpu=None, quota=quota)
+            if quota:
+                task = dataclasses.replace(task, requests=task.window * (12 if tls else 36))
             runs = {
                 name: functools.partial(_run_both, dataclasses.replace(task, client=name), server.pid) for name in names
             }
@@ -165,7 +170,7 @@ def receivers(bench: Bench) -> list[list[str]]:
             shares = [s / run["wall_s"] / usable_cpus() for s, run in zip(both, results[name], strict=True)]
             rows.append(
                 [
-                    f"{'TLS' if tls else 'HTTP'}, {load.title}",
+                    f"{'TLS' if tls else 'HTTP'}, {load.title}{part}",
                     name,
                     median_cell(rates),
                     ratio_cell(rates, ones),
@@ -261,6 +266,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, help="measurements of each (default: 3)")
     parser.add_argument("--data", type=Path, help="folder to keep the files in (default: a temporary one)")
     options = parser.parse_args(arguments)
+    if "quota" in options.only and not is_possible():
+        options.only.remove("quota")
     if options.server == "nginx" and find_nginx() is None:
         parser.error("nginx is not installed")
     with contextlib.ExitStack() as stack:
@@ -279,11 +286,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         more: list[list[str]] = []
         for part in options.only:
             bench.note(part)
-            if part == "receivers":
-                more = receivers(bench)
+            if part in ("receivers", "quota"):
+                more += receivers(bench, _QUOTA if part == "quota" else 0.0)
             else:
                 rows += paced(bench) if part == "paced" else free(bench, tls=part == "tls")
-    is_pinned = bench.cpus[0] is not None and options.only != ["receivers"]
+    is_pinned = bench.cpus[0] is not None and not {"receivers", "quota"}.issuperset(options.only)
     where = "client and server on one processor each" if is_pinned else "processors are not assigned"
     tables = [markdown(head, part) for head, part in ((HEAD, rows), (RECEIVERS_HEAD, more)) if part]
     print("\n\n".join([f"{start} Server: {options.server}, {where}.", *tables]))

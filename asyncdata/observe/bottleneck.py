@@ -56,7 +56,7 @@ class Verdict:
             ``workers`` (their processors), ``machine`` (other programs), ``calls`` (too few at a time),
             ``interpreter`` (its lock), ``blocked_loop``, ``loop`` (the thread of the stages), ``generator``,
             ``decompression`` (one thread per file), ``memory`` (the limit), ``throttled`` (by the server), ``failing``
-            (reads, which are made again), ``link`` (network or server), ``receivers`` (the threads that receive),
+            (reads, which are made again), ``link`` (network or server), ``receivers`` (the processes that receive),
             ``parallelism`` (too few files at a time), or ``unknown``.
         step: The step that is the bottleneck; empty if none is.
         sentence: What was found, with the numbers that show it.
@@ -292,7 +292,7 @@ def _reading(step: StepStats, facts: _Facts) -> tuple[Cause, str, str]:
             share = _percent(reads.receivers_s / reads.receivers / facts.window_s)
             return (
                 "receivers",
-                f"{flight}, and {_threads(reads.receivers)} that receive were on a processor for {share} of it",
+                f"{flight}, and {_receivers(reads.receivers)} on a processor for {share} of it",
                 f"Raise Options(receivers={2 * reads.receivers}); {facts.cpu.cores} processors may be used.",
             )
         if reads.first_byte_s * reads.requests >= _MOSTLY * min(reads.in_flight, reads.limit) * facts.window_s:
@@ -311,8 +311,8 @@ def _reading(step: StepStats, facts: _Facts) -> tuple[Cause, str, str]:
     return "parallelism", flight, f"Read more files at a time: interleave(..., cycle_length={4 * files})."
 
 
-def _threads(count: int) -> str:
-    return "the thread" if count == 1 else f"the {count} threads"
+def _receivers(count: int) -> str:
+    return "the loop that receives was" if count == 1 else f"the {count} processes that receive were each"
 
 
 def _blocked(step: StepStats, facts: _Facts) -> tuple[Cause, str, str]:

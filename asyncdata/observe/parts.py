@@ -194,8 +194,8 @@ class ReadStats:
         refused: Attempts that the server refused because there were too many.
         short_s: Seconds in which the pipeline could not read ahead because memory was short. Most of the time: the
             memory limit is the bottleneck.
-        receivers: Event loops that receive.
-        receivers_s: CPU seconds of these loops. Near the window, for each of them: they are the bottleneck.
+        receivers: Processes that receive; 1: this one alone, by one event loop.
+        receivers_s: CPU seconds of receiving. Near the window, for each of them: they are the bottleneck.
     """
 
     bytes: int = 0

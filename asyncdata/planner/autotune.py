@@ -89,7 +89,7 @@ def workers(most: int) -> KnobRange:
 
 
 def receivers(most: int) -> KnobRange:
-    """Event loops that receive: at first one. One that is idle costs nothing, so few of them go again."""
+    """Processes that receive: at first this one alone. One that is idle costs little, so few of them go again."""
     return KnobRange(first=1, most=most, factor=2, least_s=1.0, raised_below=math.inf, lowered_below=0.35)
 
 

@@ -69,8 +69,8 @@ class FetchStats:
         fallbacks: Bodies that aiohttp received instead of the range client, by reason: ``proxy``, ``unframed``
             (chunked, or until the connection closes), ``range_ignored``, ``malformed_head``. They cost about three
             times the CPU.
-        receivers: Event loops that receive (``Options.receivers``).
-        receivers_s: CPU seconds of these loops; 0 where the system does not say.
+        receivers: Processes that receive (``Options.receivers``); 1: this one alone, by one event loop.
+        receivers_s: CPU seconds of receiving; 0 where the system does not say.
     """
 
     requests: int = 0

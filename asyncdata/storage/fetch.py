@@ -64,7 +64,7 @@ class Fetcher:
         environment: What was read of the environment when the Runtime started.
         hedge_memory: Bytes that second attempts may hold together; what ``hedge_bytes`` says of the options unless
             given.
-        receivers: Further loops that receive; None: there are none. Closed with this.
+        receivers: Processes that receive; None: this one does. Closed with this.
     """
 
     def __init__(

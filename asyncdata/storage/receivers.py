@@ -1,13 +1,13 @@
-"""`Receivers`: several event loops that receive the bodies of reads, behind one order of requests.
+"""`Receivers`: several processes that receive the bodies of reads, behind one order of requests.
 
 ::
 
-    slots, retries, second attempts ─┬─▶ reader of this loop        │
-                                     ├─▶ reader of receiver 1       ├─▶ the buffers of the reads
-                                     └─▶ reader of receiver 2 …     │
+    slots, retries, second attempts ─┬─▶ reader of receiving process 1  ├─▶ the buffers of the reads, in shared memory
+                                     └─▶ reader of receiving process 2… │
 
-One loop receives as much as one processor copies and decrypts. The system does that without the interpreter's lock, so
-threads suffice. A read goes to the loop that has the fewest; each loop has connections of its own.
+One loop receives as much as one processor copies and decrypts. Where that is enough, this loop receives by itself, and
+there are no processes. Threads would share the interpreter's lock, which TLS takes for each record of 16 KiB. A read
+goes to where the fewest are; each process has connections of its own.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ from typing import Final, Protocol
 from asyncdata.observe.cpu_time import clock_s
 from asyncdata.options import AUTOTUNE, usable_cpus
 from asyncdata.storage.attempt import Attempt
-from asyncdata.storage.far_reader import FarReader, Loop
 from asyncdata.storage.reader import RangeReader, ReaderSpec
 from asyncdata.types import ObjectInfo
 
 _MOST: Final = 8
+_MOST_LOSSES: Final = 3
+"""After so many processes that ended by themselves, no other one is started."""
 _CONNECTIONS: Final = 32
 """Of a loop that `AUTOTUNE` begins, at least."""
 
@@ -47,19 +48,69 @@ class BodyReader(Protocol):
         ...
 
 
+class Receiver(Protocol):
+    """A process that receives; see `asyncdata.runtime.receiving.receiver.ReceiverProcess`."""
+
+    @property
+    def fallbacks(self) -> dict[str, int]:
+        """Bodies that took aiohttp's path there, by reason."""
+        ...
+
+    def reader(self, spec: ReaderSpec, near: BodyReader) -> BodyReader:
+        """What reads bodies there by a recipe; `near` reads what the process cannot."""
+        ...
+
+    async def ready(self) -> None:
+        """Returns when it has opened the readers that were asked for.
+
+        Raises:
+            OSError: It has ended.
+        """
+        ...
+
+    def cpu_s(self) -> float:
+        """CPU seconds so far. Any thread may call it."""
+        ...
+
+    def kill(self) -> None:
+        """Ends it at once; its reads fail."""
+        ...
+
+    async def aclose(self) -> None:
+        """Ends it. Reads must have ended before."""
+        ...
+
+
+class _Seat:
+    """Where bodies are received: this loop, or a process.
+
+    Attributes:
+        receiver: The process; None for this loop.
+        under_way: Reads that it makes now.
+        readers: By recipe; each belongs to one `_Spread`.
+    """
+
+    __slots__ = ("readers", "receiver", "under_way")
+
+    def __init__(self, receiver: Receiver | None) -> None:
+        self.receiver = receiver
+        self.under_way = 0
+        self.readers: dict[_Spread, BodyReader] = {}
+
+
 class Receivers:
     """See the module's text. On the loop of the reads.
 
     Args:
-        count: How many loops receive, this one included; `AUTOTUNE`: one, until another number is asked for.
-        begin: Starts another one.
+        count: How many processes receive; 1: this one alone. `AUTOTUNE`: 1, until another number is asked for.
+        begin: Starts another process. It is given what to call if the process ends by itself.
         most: That `AUTOTUNE` may go up to; None: one for each processor, 8 at most.
     """
 
     def __init__(
         self,
         count: int,
-        begin: Callable[[], Awaitable[Loop]],
+        begin: Callable[[Callable[[Receiver], None]], Awaitable[Receiver]],
         *,
         most: int | None = None,
     ) -> None:
@@ -67,37 +118,55 @@ class Receivers:
         self._is_given = count != AUTOTUNE
         self._wanted = self._most if self._is_given else 1
         self._begin = begin
-        self.loops: list[Loop] = []
-        """Those beside this one."""
-        self._clocks: list[int | None] = []
-        self.under_way = [0]
-        """Reads of each loop, this one first."""
-        self._spread: list[_Spread] = []
+        self._near = _Seat(None)
+        self._processes: list[_Seat] = []
+        self._spreads: list[_Spread] = []
+        self._clock: int | None = None
+        self._losses = 0
+        self._lost_s = 0.0
         self._growing: asyncio.Task[None] | None = None
+        self._starting: Receiver | None = None
         self._is_closed = False
 
     @property
     def count(self) -> int:
-        """How many loops receive. Those that nobody wants any more are idle."""
-        return min(1 + len(self.loops), self._wanted)
+        """How many processes receive. Those that nobody wants any more are idle."""
+        return max(1, len(self._far()))
 
     @property
     def most(self) -> int:
         """How many there may be."""
         return self._most
 
+    @property
+    def under_way(self) -> list[int]:
+        """Reads of each process, this one first."""
+        return [seat.under_way for seat in (self._near, *self._processes)]
+
+    def _far(self) -> list[_Seat]:
+        """The processes that receive beside this one, or instead of it."""
+        wanted = min(self._wanted, self._most)
+        return self._processes[:wanted] if wanted > 1 else []
+
     def cpu_s(self) -> float:
         """CPU seconds of all of them so far; 0 where the system does not say. Any thread may call it."""
-        return sum(map(_seconds, self._clocks))
+        return self._near_s() + self.processes_s()
+
+    def processes_s(self) -> float:
+        """The part of that which is not this process's."""
+        return self._lost_s + sum(seat.receiver.cpu_s() for seat in list(self._processes) if seat.receiver is not None)
 
     def cpu_each_s(self) -> list[float]:
         """Of each that receives; likewise."""
-        return [_seconds(clock) for clock in self._clocks[: self.count]]
+        return [seat.receiver.cpu_s() for seat in self._far() if seat.receiver is not None] or [self._near_s()]
+
+    def _near_s(self) -> float:
+        return 0.0 if self._clock is None else clock_s(self._clock)
 
     def open(self, spec: ReaderSpec) -> tuple[RangeReader, BodyReader]:
-        """The reader of a recipe on this loop, and what reads bodies like it on all loops; both may be the same."""
-        if not self._clocks:
-            self._clocks.append(_clock_of(threading.get_ident()))
+        """The reader of a recipe on this loop, and what reads bodies like it everywhere; both may be the same."""
+        if self._clock is None and hasattr(time, "pthread_getcpuclockid"):
+            self._clock = time.pthread_getcpuclockid(threading.get_ident())
         if spec.backend not in _SPREAD:
             own = spec.open()
             return own, own
@@ -108,16 +177,19 @@ class Receivers:
         own = (part if self._is_given else spec).open()
         if self._most == 1:
             return own, own
-        made = _Spread(self, part, own)
-        self._spread.append(made)
-        return own, made
+        self._spreads.append(_Spread(self, part, own))
+        return own, self._spreads[-1]
 
-    def choose(self) -> int:
-        """Which loop receives the next body: 0 is this one."""
-        if len(self.loops) + 1 < min(self._wanted, self._most) and self._growing is None and not self._is_closed:
+    def choose(self) -> _Seat:
+        """Where the next body is received: here only as long as there are fewer processes than wanted."""
+        if self._wanted == 1 or self._most == 1:
+            return self._near
+        far = self._far()
+        if len(far) == min(self._wanted, self._most):
+            return min(far, key=_under_way)
+        if self._growing is None and not self._is_closed:
             self._growing = asyncio.get_running_loop().create_task(self._grow(), name="asyncdata receiver")
-        reads = self.under_way[: self._wanted]
-        return 0 if len(reads) == 1 else reads.index(min(reads))
+        return min((self._near, *far), key=_under_way)
 
     def ask(self, count: int) -> None:
         """So many are wanted from now on; reads under way go on where they are."""
@@ -126,38 +198,60 @@ class Receivers:
 
     async def _grow(self) -> None:
         try:
-            loop = await self._begin()
+            receiver = self._starting = await self._begin(self._lose)
         except (OSError, RuntimeError):
-            self._most = 1 + len(self.loops)  # no more threads or descriptors: these loops have to do
-        else:
-            self.loops.append(loop)
-            self._clocks.append(_clock_of(loop.identifier))
-            self.under_way.append(0)
-        finally:
+            self._most = max(1, len(self._processes))  # no more processes or descriptors: these have to do
             self._growing = None
+            return
+        if self._is_closed:
+            receiver.kill()
+        seat = _Seat(receiver)
+        for spread in self._spreads:
+            spread.reader(seat)
+        try:
+            await receiver.ready()
+            self._processes.append(seat)
+        except OSError:
+            pass  # it has ended already, which counts as a loss
+        finally:
+            self._growing = self._starting = None
+
+    def _lose(self, receiver: Receiver) -> None:
+        """A process has ended by itself; its reads fail, and are made again elsewhere."""
+        if self._is_closed:
+            return
+        self._lost_s += receiver.cpu_s()
+        self._processes = [seat for seat in self._processes if seat.receiver is not receiver]
+        self._losses += 1
+        if self._losses >= _MOST_LOSSES:
+            self._most = max(1, len(self._processes))
 
     def fallbacks(self) -> list[dict[str, int]]:
-        """Bodies that took aiohttp's path on other loops, by reason."""
-        return [reader.fallbacks for spread in self._spread for reader in spread.far]
+        """Bodies that took aiohttp's path in other processes, by reason."""
+        return [seat.receiver.fallbacks for seat in self._processes if seat.receiver is not None]
 
     async def aclose(self) -> None:
-        """Closes the readers of the other loops, which are ended by who began them. Reads must have ended before."""
+        """Ends the processes. Reads must have ended before."""
         self._is_closed = True
+        if self._starting is not None:
+            self._starting.kill()  # nobody waits until it has imported what it needs
         if self._growing is not None:
             await asyncio.wait([self._growing])
-        for spread in self._spread:
-            for reader in spread.far:
-                await reader.aclose()
+        receivers = [seat.receiver for seat in self._processes if seat.receiver is not None]
+        await asyncio.gather(*(receiver.aclose() for receiver in receivers))
+
+
+def _under_way(seat: _Seat) -> int:
+    return seat.under_way
 
 
 class _Spread:
-    """One reader, and its like on the other loops."""
+    """One reader, and its like in the processes."""
 
     def __init__(self, receivers: Receivers, spec: ReaderSpec, reader: RangeReader) -> None:
         self._receivers = receivers
         self._spec = spec
         self._near = reader
-        self.far: list[FarReader] = []
 
     async def read_into(self, info: ObjectInfo, start: int, buffer: memoryview, attempt: Attempt) -> int:
         """See `RangeReader.read_into`."""
@@ -171,24 +265,19 @@ class _Spread:
 
     @contextlib.contextmanager
     def _chosen(self) -> Generator[BodyReader]:
-        """The reader of the loop that takes the next body, which counts as under way there."""
-        reads, place = self._receivers.under_way, self._receivers.choose()
-        reads[place] += 1
+        """What reads the next body, which counts as under way there."""
+        seat = self._receivers.choose()
+        seat.under_way += 1
         try:
-            yield self._reader(place)
+            yield self.reader(seat)
         finally:
-            reads[place] -= 1
+            seat.under_way -= 1
 
-    def _reader(self, place: int) -> BodyReader:
-        while len(self.far) < place:
-            self.far.append(FarReader(self._receivers.loops[len(self.far)], self._spec))
-        return self.far[place - 1] if place else self._near
-
-
-def _clock_of(thread: int) -> int | None:
-    """The clock of a thread that runs; None where the system has none. It can be read when the thread has ended."""
-    return time.pthread_getcpuclockid(thread) if hasattr(time, "pthread_getcpuclockid") else None
-
-
-def _seconds(clock: int | None) -> float:
-    return 0.0 if clock is None else clock_s(clock)
+    def reader(self, seat: _Seat) -> BodyReader:
+        """What reads there."""
+        if seat.receiver is None:
+            return self._near
+        reader = seat.readers.get(self)
+        if reader is None:
+            reader = seat.readers[self] = seat.receiver.reader(self._spec, self._near)
+        return reader

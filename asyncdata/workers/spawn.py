@@ -51,7 +51,7 @@ _BOOTSTRAP: Final = (
     "import sys,marshal\n"
     "with open({fd},'rb') as f: s=marshal.load(f)\n"
     "sys.path[:]=s['path']\n"
-    "from asyncdata.workers.child import main\n"
+    "from {program} import main\n"
     "main(s)\n"
 )
 
@@ -65,6 +65,7 @@ class SpawnPlan:
         arena_fd: Descriptor of the arena, open in this process.
         arena_bytes: How much of it a worker maps.
         handler: ``module:function`` that runs a task.
+        program: Module whose ``main`` is the process's program, with a `Setup`.
         path: ``sys.path`` for the worker, absolute.
         stream: Whether to use SOCK_STREAM sockets.
         pidfd: Whether to watch processes through pidfds.
@@ -77,6 +78,7 @@ class SpawnPlan:
     path: tuple[str, ...]
     stream: bool
     pidfd: bool
+    program: str = "asyncdata.workers.child"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,7 +194,7 @@ def _popen(plan: SpawnPlan, setup: Setup, setup_fd: int) -> subprocess.Popen[byt
     if not plan.executable:
         raise FileNotFoundError("sys.executable is empty: this interpreter does not know how to start another")
     return subprocess.Popen(  # noqa: S603 -- this interpreter, or the one the caller named
-        [plan.executable, *interpreter_flags(), "-c", _BOOTSTRAP.format(fd=setup_fd)],
+        [plan.executable, *interpreter_flags(), "-c", _BOOTSTRAP.format(fd=setup_fd, program=plan.program)],
         stdin=subprocess.DEVNULL,
         stdout=stderr_descriptor(),
         pass_fds=(setup["tasks_fd"], setup["control_fd"], setup["crash_fd"], setup["arena_fd"], setup_fd),

@@ -24,7 +24,7 @@ from asyncdata.types import ObjectInfo
 from fake_gcs import FakeGCS, Fault, Latency, Profile, Rule
 from tests.patience import LIMIT_S, turns, until
 from tests.samples import samples
-from tests.storage.more_loops import more_loops
+from tests.storage.more_receivers import more_receivers
 from tests.storage.raw_server import DATA as PLAIN
 from tests.storage.raw_server import Peer, RawServer, Request, honest, ranged
 
@@ -45,7 +45,7 @@ async def fetching(
 ) -> AsyncIterator[Fetcher]:
     """A Fetcher whose emulator is the server."""
     options = Options(retry=retry, timeouts=timeouts, max_requests_in_flight=limit)
-    async with more_loops(LOOPS.get()) as receivers:
+    async with more_receivers(PLACES.get()) as receivers:
         fetcher = Fetcher(options, Environment(storage_emulator_host=server.url), receivers=receivers)
         try:
             yield fetcher
@@ -53,13 +53,13 @@ async def fetching(
             await fetcher.aclose()
 
 
-LOOPS: ContextVar[int] = ContextVar("loops", default=1)
+PLACES: ContextVar[int] = ContextVar("places", default=1)
 
 
-@pytest.fixture(autouse=True, params=[1, 3])
-def loops(request: pytest.FixtureRequest) -> None:
-    """How many loops receive."""
-    LOOPS.set(request.param)
+@pytest.fixture(autouse=True, params=[1, 2])
+def places(request: pytest.FixtureRequest) -> None:
+    """In how many processes bodies are received."""
+    PLACES.set(request.param)
 
 
 async def read_all(fetcher: Fetcher, info: ObjectInfo, chunk: int = 400_000) -> bytes:

@@ -1,10 +1,13 @@
-"""Reads on several loops: the same laws as on one, and when another one begins."""
+"""Reads by several processes: the same laws as on one loop, and when another process begins, or dies."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import random
-from collections.abc import AsyncIterator, Iterator
+import signal
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -12,14 +15,14 @@ from typing import Any
 import pytest
 
 import asyncdata as ad
-from asyncdata.errors import PipelineClosedError
 from asyncdata.options import AUTOTUNE, Environment, Options, RetryOptions, TimeoutOptions
-from asyncdata.runtime.life.loops import LoopThread
+from asyncdata.runtime.receiving import receiver as receiver_module
+from asyncdata.runtime.receiving.receiver import ReceiverProcess
 from asyncdata.storage import FailureCause, Fetcher
 from asyncdata.storage.attempt import Attempt
 from asyncdata.storage.failures import ReadFailedError, read_failed
-from asyncdata.storage.far_reader import FarReader
 from asyncdata.storage.reader import RangeReader
+from asyncdata.storage.receivers import BodyReader, Receiver, Receivers
 from asyncdata.testing import assert_no_leaks
 from asyncdata.testing.readers import Store
 from asyncdata.types import ObjectInfo
@@ -27,26 +30,17 @@ from fake_gcs import FakeGCS, Fault, Profile, Rule
 from tests.patience import turns, until
 from tests.samples import samples
 from tests.storage import test_conformance as conformance
-from tests.storage.more_loops import more_loops
+from tests.storage.more_receivers import more_receivers, processes
 from tests.storage.test_conformance import opened
 
 DATA = random.Random(3).randbytes(2_000_000)
 ASIDE = b"\xa5"
 
 
-@pytest.fixture
-def loop() -> Iterator[LoopThread]:
-    """Another one."""
-    thread = LoopThread("receiver")
-    thread.start()
-    yield thread
-    thread.end()
+class ElsewhereReader(RangeReader):
+    """A reader whose bodies come by another process."""
 
-
-class OnAnotherLoop(RangeReader):
-    """A reader whose bodies come by another loop."""
-
-    def __init__(self, near: RangeReader, far: FarReader) -> None:
+    def __init__(self, near: RangeReader, far: BodyReader) -> None:
         self._near = near
         self._far = far
 
@@ -63,46 +57,55 @@ class OnAnotherLoop(RangeReader):
         return await self._far.open_read(url, buffer, attempt or Attempt())
 
     async def aclose(self) -> None:
-        await self._far.aclose()
+        pass
 
 
 @asynccontextmanager
-async def far(place: Any) -> AsyncIterator[Any]:
-    """The same store, read by another loop."""
-    thread = LoopThread("receiver")
-    await asyncio.to_thread(thread.start)
-    place.reader = OnAnotherLoop(place.reader, FarReader(thread, place.spec))
-    try:
-        yield place
-    finally:
-        await place.reader.aclose()
-        await asyncio.to_thread(thread.end)
+async def elsewhere(place: Any) -> AsyncIterator[Any]:
+    """The same store, read by another process."""
+    async with processes() as made:
+        receiver = await made.begin()
+        place.reader = ElsewhereReader(place.reader, receiver.reader(place.spec, place.reader))
+        try:
+            yield place
+        finally:
+            await receiver.aclose()
+
+
+@asynccontextmanager
+async def far_reader(server: FakeGCS) -> AsyncIterator[tuple[ObjectInfo, BodyReader, memoryview, ReceiverProcess]]:
+    """An object, what reads its body in another process, memory that both have, and the process."""
+    server.put("bucket", "x", DATA)
+    near, spec = opened("gs://bucket/", {"gs": {"endpoint_url": server.url, "token": "anon"}})
+    async with processes() as made:
+        process = (await made.begin()).process
+        try:
+            yield await near.stat("gs://bucket/x"), process.reader(spec, near), made.place(len(DATA)), process
+        finally:
+            await process.aclose()
+            await near.aclose()
 
 
 class TestGcs(conformance.TestGcs):
     @asynccontextmanager
     async def store(self) -> AsyncIterator[Store]:
-        async with super().store() as place, far(place) as there:
+        async with super().store() as place, elsewhere(place) as there:
             yield there
 
 
 class TestHttp(conformance.TestHttp):
     @asynccontextmanager
     async def store(self) -> AsyncIterator[Store]:
-        async with super().store() as place, far(place) as there:
+        async with super().store() as place, elsewhere(place) as there:
             yield there
 
 
-async def test_what_is_seen_and_asked_goes_both_ways(loop: LoopThread) -> None:
+async def test_what_is_seen_and_asked_goes_both_ways() -> None:
     """Limits and wishes down, times and progress up; an answer that is over cannot be ended any more."""
     stalled = Profile(rules=(Rule(fault=Fault(kind="stall", after_fraction=(0.5, 0.5)), nth=(1,), media_only=True),))
-    async with FakeGCS(buckets=["bucket"], profile=stalled) as server:
-        server.put("bucket", "x", DATA)
-        near, spec = opened("gs://bucket/", {"gs": {"endpoint_url": server.url, "token": "anon"}})
-        info = await near.stat("gs://bucket/x")
-        reader = FarReader(loop, spec)
-        buffer, attempt = bytearray(len(DATA)), Attempt()
-        read = asyncio.create_task(reader.read_into(info, 0, memoryview(buffer), attempt))
+    async with FakeGCS(buckets=["bucket"], profile=stalled) as server, far_reader(server) as (info, reader, buffer, _):
+        attempt = Attempt()
+        read = asyncio.create_task(reader.read_into(info, 0, buffer, attempt))
         await until(lambda: attempt.wire is not None and attempt.wire.filled >= len(DATA) // 2)
         wire = attempt.wire
         assert wire is not None
@@ -118,51 +121,142 @@ async def test_what_is_seen_and_asked_goes_both_ways(loop: LoopThread) -> None:
         assert attempt.wire is None
         # The old wire belongs to an answer that is over; whoever still has it does no harm to the next one.
         again = Attempt()
-        next_read = asyncio.create_task(reader.read_into(info, 0, memoryview(buffer), again))
+        next_read = asyncio.create_task(reader.read_into(info, 0, buffer, again))
         for _ in range(100):
             wire.fail(read_failed("too late", FailureCause.OVERTAKEN))
             await turns(1)
         assert await next_read == len(DATA)
         assert buffer == DATA
-        await reader.aclose()
-        await near.aclose()
 
 
-async def test_a_cancelled_read_lets_its_buffer_go_first(loop: LoopThread) -> None:
+async def test_a_cancelled_read_lets_its_buffer_go_first() -> None:
     """At whatever moment."""
     draw = random.Random(1)
-    async with FakeGCS(buckets=["bucket"]) as server:
-        server.put("bucket", "x", DATA)
-        near, spec = opened("gs://bucket/", {"gs": {"endpoint_url": server.url, "token": "anon"}})
-        info = await near.stat("gs://bucket/x")
-        reader = FarReader(loop, spec)
-        buffer = bytearray(len(DATA))
+    async with FakeGCS(buckets=["bucket"]) as server, far_reader(server) as (info, reader, buffer, _):
         for _ in range(samples(30, 2000)):
-            read = asyncio.create_task(reader.read_into(info, 0, memoryview(buffer), Attempt()))
+            read = asyncio.create_task(reader.read_into(info, 0, buffer, Attempt()))
             await turns(draw.randrange(60))
             read.cancel()
             await asyncio.gather(read, return_exceptions=True)
             buffer[:] = ASIDE * len(buffer)
             await turns(20)
-            assert buffer.count(ASIDE) == len(buffer)
-        assert await reader.read_into(info, 0, memoryview(buffer), Attempt()) == len(DATA)
+            assert bytes(buffer).count(ASIDE) == len(buffer)
+        assert await reader.read_into(info, 0, buffer, Attempt()) == len(DATA)
         assert buffer == DATA
-        await reader.aclose()
-        await near.aclose()
 
 
-async def test_a_loop_that_has_ended_is_an_error(loop: LoopThread) -> None:
-    """Nobody waits for it."""
-    near, spec = opened("gs://bucket/", {"gs": {"endpoint_url": "http://127.0.0.1:9", "token": "anon"}})
-    await near.aclose()
-    loop.end()
-    with pytest.raises(PipelineClosedError):
-        await FarReader(loop, spec).open_read("gs://bucket/x", memoryview(bytearray(9)), Attempt())
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+async def test_a_read_fails_when_its_process_dies(how: int) -> None:
+    """As if its connection were lost, when nothing writes any more; the next one is made on this loop."""
+    slow = Profile(stream_bytes_per_s=1e6)
+    async with FakeGCS(buckets=["bucket"], profile=slow) as server, far_reader(server) as (info, reader, buffer, made):
+        attempt = Attempt()
+        read = asyncio.create_task(reader.read_into(info, 0, buffer, attempt))
+        await until(lambda: attempt.wire is not None and attempt.wire.filled > 0)
+        os.kill(made.pid, how)
+        with pytest.raises(ReadFailedError, match=f"was killed by {signal.Signals(how).name}") as caught:
+            await read
+        assert caught.value.cause is FailureCause.CONNECTION_LOST
+        assert caught.value.filled == 0
+        assert not made.is_alive
+        server.profile = Profile()
+        assert await reader.read_into(info, 0, buffer, Attempt()) == len(DATA)
+        assert buffer == DATA
+
+
+async def test_a_process_that_says_nothing_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A read does not wait for it for ever."""
+    monkeypatch.setattr(receiver_module, "_SILENT_S", 1.0)
+    monkeypatch.setattr(receiver_module, "_HEARTBEAT_S", 0.1)
+    async with FakeGCS(buckets=["bucket"]) as server, far_reader(server) as (info, reader, buffer, made):
+        os.kill(made.pid, signal.SIGSTOP)
+        with pytest.raises(ReadFailedError, match="was killed by SIGKILL"):
+            await reader.read_into(info, 0, buffer, Attempt())
+
+
+async def test_a_buffer_elsewhere_is_filled_by_this_loop() -> None:
+    """The process sees the arena only."""
+    async with FakeGCS(buckets=["bucket"]) as server, far_reader(server) as (info, reader, _, made):
+        elsewhere = bytearray(len(DATA))
+        assert await reader.read_into(info, 0, memoryview(elsewhere), Attempt()) == len(DATA)
+        assert elsewhere == DATA
+        assert await reader.open_read(info.url, memoryview(elsewhere), Attempt()) == (info, len(DATA))
+        await made.aclose()
+
+
+async def test_processes_that_die_are_replaced_a_few_times(caplog: pytest.LogCaptureFixture) -> None:
+    """No read is lost; and who cannot keep them goes on without."""
+    async with FakeGCS(buckets=["bucket"]) as server, processes() as made:
+        server.put("bucket", "x", DATA)
+        pids: list[int] = []
+
+        async def begin(lost: Callable[[Receiver], None]) -> Receiver:
+            receiver = await made.begin(lost)
+            pids.append(receiver.process.pid)
+            return receiver
+
+        receivers = Receivers(2, begin)
+        quick = RetryOptions(max_attempts=20, initial_delay_s=0.002, max_delay_s=0.02)
+        fetcher = Fetcher(Options(retry=quick), Environment(storage_emulator_host=server.url), receivers=receivers)
+        info = await fetcher.stat("gs://bucket/x")
+
+        async def read() -> None:
+            buffers = [bytearray(50_000) for _ in range(16)]
+            await asyncio.gather(
+                *(fetcher.read(info, 1000 * n, memoryview(buffer)) for n, buffer in enumerate(buffers))
+            )
+            assert all(buffer == DATA[1000 * n : 1000 * n + 50_000] for n, buffer in enumerate(buffers))
+
+        for _ in range(3):
+            while receivers.count < 2:
+                await read()
+            reading = asyncio.create_task(read())
+            await turns(5)
+            os.kill(pids[-1], signal.SIGKILL)
+            await reading
+            while receivers.count > 1:
+                await read()
+        for _ in range(5):
+            await read()
+        assert (receivers.count, receivers.most, len(pids)) == (1, 1, 4)
+        assert caplog.text.count("its reads are made again") == 3
+        await fetcher.aclose()
+
+
+@pytest.mark.parametrize("how", ["killed", "stopped", "left alone"])
+async def test_nobody_waits_for_a_process_that_starts(how: str) -> None:
+    """One that dies before it takes reads is not missed; closing does not wait for it."""
+    async with FakeGCS(buckets=["bucket"]) as server, processes() as made:
+        server.put("bucket", "x", DATA)
+        begun: list[ReceiverProcess] = []
+
+        async def begin(lost: Callable[[Receiver], None]) -> Receiver:
+            receiver = await made.begin(lost)
+            begun.append(receiver.process)
+            if how != "left alone":
+                os.kill(receiver.process.pid, signal.SIGKILL if how == "killed" else signal.SIGSTOP)
+            return receiver
+
+        receivers = Receivers(2, begin)
+        fetcher = Fetcher(Options(), Environment(storage_emulator_host=server.url), receivers=receivers)
+        info = await fetcher.stat("gs://bucket/x")
+        buffer = bytearray(50_000)
+        while not begun:
+            await fetcher.read(info, 0, memoryview(buffer))
+            await turns(1)
+        if how == "killed":
+            while receivers.most > 1:
+                await fetcher.read(info, 0, memoryview(buffer))
+            assert len(begun) == 3
+        await fetcher.read(info, 0, memoryview(buffer))
+        assert buffer == DATA[: len(buffer)]
+        await fetcher.aclose()
+        assert not begun[0].is_alive
 
 
 async def test_as_many_loops_receive_as_are_asked_for() -> None:
     """Begun one by one, and left alone again; what they deliver stays the same, and reads go to all of them."""
-    async with FakeGCS(buckets=["bucket"]) as server, more_loops(AUTOTUNE, most=8) as receivers:
+    async with FakeGCS(buckets=["bucket"]) as server, more_receivers(AUTOTUNE, most=3) as receivers:
         server.put("bucket", "x", DATA)
         fetcher = Fetcher(Options(), Environment(storage_emulator_host=server.url), receivers=receivers)
         info = await fetcher.stat("gs://bucket/x")
@@ -174,7 +268,7 @@ async def test_as_many_loops_receive_as_are_asked_for() -> None:
             assert all(buffer == DATA[1000 * n : 1000 * n + 50_000] for n, buffer in enumerate(buffers))
 
         try:
-            for wanted, count in ((1, 1), (3, 3), (2, 2), (50, 8), (0, 1)):
+            for wanted, count in ((1, 1), (3, 3), (2, 2), (50, 3), (0, 1)):
                 receivers.ask(wanted)
                 while receivers.count != count:
                     await read()
@@ -224,3 +318,47 @@ def test_pipelines_with_several_receivers(isolate: bool, tmp_path: Path) -> None
                     with ds.iterator() as it:
                         for _ in range(taken):
                             next(it)
+
+
+def receiving() -> list[int]:
+    """Receivers of this process."""
+    found = []
+    for task in Path("/proc/self/task").iterdir():
+        for child in (task / "children").read_text().split():
+            with contextlib.suppress(OSError):
+                if Path(f"/proc/{child}/comm").read_text().startswith("asyncdata-io"):
+                    found.append(int(child))
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks for processes in procfs")
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_receivers_that_are_killed_lose_no_read(deterministic: bool, tmp_path: Path) -> None:
+    """Again and again while a pipeline runs: each element once, in order where there is one, and nothing is left."""
+    records = [random.Random(number).randbytes(3000) for number in range(1200)]
+    with assert_no_leaks(), FakeGCS(buckets=["bucket"], profile=Profile(stream_bytes_per_s=4e6)) as server:
+        for number in range(6):
+            path = tmp_path / f"{number}.tfrecord"
+            with ad.TFRecordWriter(str(path)) as writer:
+                writer.write_many(records[number::6])
+            server.put("bucket", path.name, path.read_bytes())
+        options = ad.Options(
+            receivers=3,
+            num_workers=0,
+            chunk_bytes=64 << 10,
+            isolate=False,
+            retry=RetryOptions(max_attempts=20, initial_delay_s=0.002, max_delay_s=0.02),
+            storage={"gs": {"endpoint_url": server.url, "token": "anon"}},
+        )
+        files = ad.Dataset.list_files("gs://bucket/*.tfrecord", shuffle=False)
+        ds = files.interleave(ad.TFRecordDataset, 6, deterministic=deterministic)
+        with ad.Runtime(options):
+            killed = 0
+            while killed < 3:
+                found = []
+                for record in ds:
+                    found.append(record)
+                    if len(found) % 200 == 100 and (pids := receiving()):
+                        os.kill(pids[0], signal.SIGKILL)
+                        killed += 1
+                assert (found if deterministic else sorted(found)) == (records if deterministic else sorted(records))

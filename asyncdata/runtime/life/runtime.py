@@ -40,6 +40,7 @@ from asyncdata.runtime.life.profile_socket import ProfileSocket
 from asyncdata.runtime.life.threads import Threads, in_thread
 from asyncdata.runtime.memory.budgets import Budgets
 from asyncdata.runtime.reading.io import Io
+from asyncdata.runtime.receiving.starter import ReceiverStarter
 from asyncdata.runtime.settings import IdleOptions
 from asyncdata.storage.backends import check_storage
 from asyncdata.storage.fetch import Fetcher
@@ -208,16 +209,10 @@ class Runtime:
         self.arena = Arena(-(-space // GRANULE) * GRANULE)
         self.budgets = Budgets(self.arena, self.options.memory_limit_bytes, self._parts, aside_bytes=aside)
         self.returns = Returns(self._stage.loop.call_soon_threadsafe)
-        self.receivers = Receivers(self.options.receivers, self._begin_receiver)
+        self._starter = ReceiverStarter(self.arena)
+        self.receivers = Receivers(self.options.receivers, self._starter.begin)
         fetcher = Fetcher(self.options, read_environment(), hedge_memory=aside, receivers=self.receivers)
         self.io = Io(self._io_thread, self._stage.loop, fetcher, check_object_crc=self.options.check_object_crc)
-
-    async def _begin_receiver(self) -> LoopThread:
-        """Starts one more loop for reads; runs on the I/O loop."""
-        receiver = LoopThread(f"asyncdata-io-{len(self._receivers) + 2}")
-        self._receivers.append(receiver)
-        await in_thread(receiver.start)
-        return receiver
 
     def _undo_start(self) -> None:
         self._end_socket()
@@ -231,7 +226,6 @@ class Runtime:
 
     def _new_loops(self) -> None:
         self._io_thread = LoopThread("asyncdata-io")
-        self._receivers: list[LoopThread] = []
         self._stage = LoopThread("asyncdata-stages")
 
     def abandon(self) -> None:
@@ -358,8 +352,8 @@ class Runtime:
                     _LOGGER.warning("while closing: %s", each)
             self.sampling.close()
             self.returns.close()
-            for receiver in self._receivers:
-                receiver.stop()
+            self._starter.kill()
+            self._starter.close()
             if self._abandoned:
                 # The thread lives as long as the task that does not end; closing does not wait for it.
                 discharge(self)
@@ -414,8 +408,6 @@ class Runtime:
     def _join(self) -> None:
         self._stage.join()
         self._io_thread.join()
-        for receiver in self._receivers:
-            receiver.join()
 
     # --- what pipelines use ------------------------------------------------------------------------------------
 
@@ -519,7 +511,7 @@ class Runtime:
             self.pool.limit(min(self.num_workers, sum(self._workers_asked.values())))
 
     def ask_for_receivers(self, pipeline: object, count: int) -> None:
-        """Says how many event loops a pipeline wants for its reads; all pipelines share them.
+        """Says in how many places a pipeline wants bodies received; all pipelines share them.
 
         Args:
             pipeline: Whatever is equal to nothing else.
@@ -570,8 +562,9 @@ class Runtime:
             for descriptor in memory_files():
                 os.dup2(nowhere, descriptor, inheritable=False)
             return
-        loops = (self._stage, self._io_thread, *(each for each in self._receivers if each.is_alive()))
-        for descriptor in (*chain.from_iterable(loop.descriptors() for loop in loops), *memory_files()):
+        loops = (self._stage, self._io_thread)
+        own = chain.from_iterable(loop.descriptors() for loop in loops)
+        for descriptor in (*own, *self._starter.descriptors(), *memory_files()):
             with contextlib.suppress(OSError):
                 os.dup2(nowhere, descriptor, inheritable=False)
         self.arena.close()

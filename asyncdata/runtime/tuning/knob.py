@@ -3,7 +3,7 @@
     stage ── reads value, counts what is done ── Knob ◀── turns ── Knobs ── every quarter of a second ──▶ Autotuner
                                                                      └── reads meters, the consumer's waits, memory
 
-What is decided, and why, is in `planner.autotune`; where steps run, how many workers and how many receiving loops there
+What is decided, and why, is in `planner.autotune`; where steps run, how many workers and how many receivers there
 are, in the modules beside this one. A pipeline without knobs has no timer.
 """
 

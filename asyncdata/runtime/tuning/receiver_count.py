@@ -1,9 +1,9 @@
-"""`ReceiverCount`: how many event loops one pipeline asks its Runtime for, and what shows whether these are enough.
+"""`ReceiverCount`: how many receivers one pipeline asks its Runtime for, and what shows whether these are enough.
 
     Knobs ── every quarter of a second ──▶ ReceiverCount ── a `Use` ──▶ planner.autotune.Autotuner
-                                               └── reads the clocks of the loops, and what the processors did
+                                               └── reads the clocks of the receivers, and what processors did
 
-All pipelines of a Runtime share its loops: there are as many as the one asks for that asks for most.
+All pipelines of a Runtime share its receivers: there are as many as the one asks for that asks for most.
 """
 
 from __future__ import annotations
@@ -29,38 +29,39 @@ _LOADS: Final = 5
 
 
 class Load(NamedTuple):
-    """What loops and this machine did up to a moment, in seconds of processors.
+    """What receivers and this machine did up to a moment, in seconds of processors.
 
     Attributes:
         at: The moment.
-        loops_s: Of each loop that receives.
-        process_s: Of the whole process.
+        each_s: Of each receiver.
+        own_s: Of this process and its receivers.
         idle_s: Of which nobody made use.
     """
 
     at: float
-    loops_s: list[float]
-    process_s: float
+    each_s: list[float]
+    own_s: float
     idle_s: float
 
     @classmethod
     def now(cls, receivers: Receivers) -> Load:
         """What they did up to now."""
-        return cls(time.monotonic(), receivers.cpu_each_s(), time.process_time(), _machine_idle_s())
+        own_s = time.process_time() + receivers.processes_s()
+        return cls(time.monotonic(), receivers.cpu_each_s(), own_s, _machine_idle_s())
 
     def since(self, before: Load) -> tuple[list[float], float]:
-        """The part of the time for which each loop was busy, and processors that this process could have had."""
+        """The part of the time for which each receiver was busy, and processors that these could have had."""
         elapsed_s = max(self.at - before.at, 1e-9)
-        busy = [(after - then) / elapsed_s for after, then in zip(self.loops_s, before.loops_s, strict=True)]
-        own = usable_cpus() - (self.process_s - before.process_s) / elapsed_s
+        busy = [(after - then) / elapsed_s for after, then in zip(self.each_s, before.each_s, strict=True)]
+        own = usable_cpus() - (self.own_s - before.own_s) / elapsed_s
         return busy, min((self.idle_s - before.idle_s) / elapsed_s, own)
 
 
 def held(busy: Sequence[float], idle_cpus: float) -> float:
-    """The part of the time for which one more loop would have received more. Pure.
+    """The part of the time for which one more receiver would have received more. Pure.
 
     Args:
-        busy: For what part of the time each loop was on a processor.
+        busy: For what part of the time each receiver was on a processor.
         idle_cpus: Processors that nobody used.
     """
     least = min(busy, default=0.0)
@@ -71,7 +72,7 @@ class ReceiverCount:
     """See the module's text. Stage loop only, but for `stats`.
 
     Args:
-        runtime: Has the loops.
+        runtime: Has the receivers.
         value: Asked for at first.
     """
 
@@ -91,16 +92,16 @@ class ReceiverCount:
 
     def stats(self, why: str) -> KnobStats:
         """How many, and why; from any thread."""
-        return KnobStats(step="event loops for reads", counts=RECEIVERS, value=self.value, default=1, because=why)
+        return KnobStats(step="processes that receive", counts=RECEIVERS, value=self.value, default=1, because=why)
 
     def use(self, waiting: float) -> Use:
-        """What the loops did in the last second.
+        """What the receivers did in the last second.
 
         Args:
             waiting: The part of the time for which the consumer waited.
         """
         load = Load.now(self._runtime.receivers)
-        if len(load.loops_s) != len(self._loads[0].loops_s):
+        if len(load.each_s) != len(self._loads[0].each_s):
             self._loads.clear()  # a time in which there were others says nothing
         self._loads.append(load)
         busy, idle_cpus = load.since(self._loads[0])

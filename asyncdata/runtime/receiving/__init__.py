@@ -1,0 +1,1 @@
+"""Processes that receive the bodies of reads beside the I/O loop."""
