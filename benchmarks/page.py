@@ -25,7 +25,7 @@ PAGE: Final = REPOSITORY / "docs" / "explanation" / "performance-tables.md"
 SUMMARY: Final = PAGE.with_name("performance.md")
 COMMANDS: Final = {
     "range_read": ("range_read", "--server", "nginx", "--only", "http", "tls", "paced"),
-    "receivers": ("range_read", "--server", "nginx", "--only", "receivers"),
+    "receivers": ("range_read", "--server", "nginx", "--only", "receivers", "quota"),
     "decode": ("decode",),
     "end_to_end": ("end_to_end",),
     "noisy_trainer": ("noisy_trainer",),
@@ -36,6 +36,8 @@ COMMANDS: Final = {
     "feed": ("feed",),
     "remote": ("remote",),
     "parsed": ("remote", "--work", "blobs", "tiny", "--only", "clear"),
+    "pictures": ("remote", "--work", "jpeg", "--only", "clear"),
+    "https": ("remote", "--work", "raw", "blobs", "jpeg", "--only", "clear", "--tls"),
     "resume": ("resume",),
     "resume_peers": ("resume_peers", "--plot", "docs/explanation/resume-peers.png"),
     "autotune": ("autotune",),

@@ -96,15 +96,17 @@ def _mapped(function: Callable[..., Any], seconds: float, calls: int | None = No
 
 
 def _read(bucket: str, files: int) -> ad.Dataset:
-    """Records of so many files at a time."""
+    """Records of so many files at a time; the beginnings of 15 others are read ahead."""
     names = ad.Dataset.list_files(f"gs://{bucket}/*", shuffle=False).repeat()
     return names.interleave(lambda name: ad.FixedLengthRecordDataset(name, _RECORD), files)
 
 
 def _unpacked(place: _Place, files: int) -> ad.Dataset:
-    """Records of so many compressed files at a time."""
+    """Records of so many compressed files at a time, as they are ready: in order, one is decompressed at a time."""
     names = ad.Dataset.list_files(str(place.root / "packed" / "*"), shuffle=False).repeat()
-    return names.interleave(lambda name: ad.FixedLengthRecordDataset(name, _RECORD, compression_type="GZIP"), files)
+    return names.interleave(
+        lambda name: ad.FixedLengthRecordDataset(name, _RECORD, compression_type="GZIP"), files, deterministic=False
+    )
 
 
 @contextlib.contextmanager
@@ -129,9 +131,11 @@ _WORKS: Final[
     "map in front of another": lambda _, times: _here(
         _mapped(_sleep, 0.02 / times).map(functools.partial(_sleep, seconds=0.02))
     ),
-    "source": lambda place, times: _remote(place, _read("large", 8), {"total_bytes_per_s": 8e6 * times}),
-    "cycle_length": lambda place, times: _remote(place, _read("small", times**2), _SLOW, max_requests_in_flight=64),
-    "decompression": lambda place, times: _here(_unpacked(place, times)),
+    "source": lambda place, times: _remote(place, _read("large", 8), {"total_bytes_per_s": 60e6 * times}),
+    "cycle_length": lambda place, times: _remote(
+        place, _read("small", 16 * times - 15), _SLOW, max_requests_in_flight=64
+    ),
+    "decompression": lambda place, times: _here(_unpacked(place, 3 * times - 2)),
     "memory": lambda place, times: _remote(place, _read("large", 4), _SLOW, memory_limit_bytes=4 * _MIB * times),
 }
 

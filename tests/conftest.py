@@ -48,7 +48,7 @@ _RUN_VARIABLE = "ASYNCDATA_TEST_RUN"
 _SETTLE_S = float(os.environ.get("ASYNCDATA_TEST_SETTLE_S", "60"))  # what finalizers may take on a busy machine
 _RUN = f"{_RUN_VARIABLE}={uuid.uuid4()}"
 
-hypothesis.settings.register_profile("default", derandomize=True, deadline=None, max_examples=50, print_blob=True)
+hypothesis.settings.register_profile("default", derandomize=True, deadline=None, max_examples=30, print_blob=True)
 hypothesis.settings.register_profile(
     "soak",
     derandomize=False,

@@ -29,7 +29,7 @@ CompressionType: TypeAlias = Literal["", "GZIP", "ZLIB", "ZSTD"]
 COMPRESSION_TYPES: Final[tuple[CompressionType, ...]] = ("", "GZIP", "ZLIB", "ZSTD")
 
 _WINDOW_BITS: Final = {"GZIP": 31, "ZLIB": 15}
-_INPUT_BYTES: Final = 1 << 16
+_INPUT_BYTES: Final = 1 << 20
 """Input is handed to the decoder in pieces of this size: it copies what it did not use."""
 _HEAD_BYTES: Final = 12
 _GZIP_SIGNATURE: Final = b"\x1f\x8b"
