@@ -240,8 +240,7 @@ def _in_source_thread(step: StepStats) -> tuple[Cause, str, str]:
     return (
         "decompression",
         f"one thread per file decompresses, of {max(1, round(step.copies))} files at a time",
-        "Read more files at a time (cycle_length, num_parallel_reads) as they are ready (deterministic=False), or store "
-        "files without compression.",
+        "Read more files at a time (cycle_length, num_parallel_reads) in any order (deterministic=False).",
     )
 
 
