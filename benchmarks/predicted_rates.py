@@ -65,7 +65,7 @@ class _Place:
             for number in range(_FILES):
                 (root / bucket / f"{number:03d}").write_bytes(text[:record] * count)
         (root / "packed").mkdir()
-        packed = gzip.compress(text * 256, 1)
+        packed = gzip.compress(text * 1024, 1)
         for number in range(4):
             (root / "packed" / f"{number}.gz").write_bytes(packed)
 
@@ -102,11 +102,9 @@ def _read(bucket: str, files: int) -> ad.Dataset:
 
 
 def _unpacked(place: _Place, files: int) -> ad.Dataset:
-    """Records of so many compressed files at a time, as they are ready: in order, one is decompressed at a time."""
+    """Records of so many compressed files at a time."""
     names = ad.Dataset.list_files(str(place.root / "packed" / "*"), shuffle=False).repeat()
-    return names.interleave(
-        lambda name: ad.FixedLengthRecordDataset(name, _RECORD, compression_type="GZIP"), files, deterministic=False
-    )
+    return names.interleave(lambda name: ad.FixedLengthRecordDataset(name, _RECORD, compression_type="GZIP"), files)
 
 
 @contextlib.contextmanager

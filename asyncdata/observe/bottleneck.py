@@ -240,7 +240,7 @@ def _in_source_thread(step: StepStats) -> tuple[Cause, str, str]:
     return (
         "decompression",
         f"one thread per file decompresses, of {max(1, round(step.copies))} files at a time",
-        "Read more files at a time (cycle_length, num_parallel_reads) in any order (deterministic=False).",
+        "Read more files at a time (cycle_length, num_parallel_reads), or store files without compression.",
     )
 
 

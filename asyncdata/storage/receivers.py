@@ -13,11 +13,11 @@ goes to where the fewest are; each process has connections of its own.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
+import itertools
 import threading
 import time
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
 from asyncdata.observe.cpu_time import clock_s
@@ -85,14 +85,16 @@ class _Seat:
     """Where bodies are received: this loop, or a process.
 
     Attributes:
+        number: No other one has it; 0: this loop.
         receiver: The process; None for this loop.
         under_way: Reads that it makes now.
         readers: By recipe; each belongs to one `_Spread`.
     """
 
-    __slots__ = ("readers", "receiver", "under_way")
+    __slots__ = ("number", "readers", "receiver", "under_way")
 
-    def __init__(self, receiver: Receiver | None) -> None:
+    def __init__(self, number: int, receiver: Receiver | None) -> None:
+        self.number = number
         self.receiver = receiver
         self.under_way = 0
         self.readers: dict[_Spread, BodyReader] = {}
@@ -118,7 +120,8 @@ class Receivers:
         self._is_given = count != AUTOTUNE
         self._wanted = self._most if self._is_given else 1
         self._begin = begin
-        self._near = _Seat(None)
+        self._numbers = itertools.count()
+        self._near = _Seat(next(self._numbers), None)
         self._processes: list[_Seat] = []
         self._spreads: list[_Spread] = []
         self._clock: int | None = None
@@ -156,9 +159,10 @@ class Receivers:
         """The part of that which is not this process's."""
         return self._lost_s + sum(seat.receiver.cpu_s() for seat in list(self._processes) if seat.receiver is not None)
 
-    def cpu_each_s(self) -> list[float]:
-        """Of each that receives; likewise."""
-        return [seat.receiver.cpu_s() for seat in self._far() if seat.receiver is not None] or [self._near_s()]
+    def cpu_each_s(self) -> dict[int, float]:
+        """Of each that receives, by a number of its own; likewise."""
+        far = {seat.number: seat.receiver.cpu_s() for seat in self._far() if seat.receiver is not None}
+        return far or {self._near.number: self._near_s()}
 
     def _near_s(self) -> float:
         return 0.0 if self._clock is None else clock_s(self._clock)
@@ -205,7 +209,7 @@ class Receivers:
             return
         if self._is_closed:
             receiver.kill()
-        seat = _Seat(receiver)
+        seat = _Seat(next(self._numbers), receiver)
         for spread in self._spreads:
             spread.reader(seat)
         try:
@@ -255,21 +259,19 @@ class _Spread:
 
     async def read_into(self, info: ObjectInfo, start: int, buffer: memoryview, attempt: Attempt) -> int:
         """See `RangeReader.read_into`."""
-        with self._chosen() as reader:
-            return await reader.read_into(info, start, buffer, attempt)
-
-    async def open_read(self, url: str, buffer: memoryview, attempt: Attempt) -> tuple[ObjectInfo, int]:
-        """See `RangeReader.open_read`."""
-        with self._chosen() as reader:
-            return await reader.open_read(url, buffer, attempt)
-
-    @contextlib.contextmanager
-    def _chosen(self) -> Generator[BodyReader]:
-        """What reads the next body, which counts as under way there."""
         seat = self._receivers.choose()
         seat.under_way += 1
         try:
-            yield self.reader(seat)
+            return await self.reader(seat).read_into(info, start, buffer, attempt)
+        finally:
+            seat.under_way -= 1
+
+    async def open_read(self, url: str, buffer: memoryview, attempt: Attempt) -> tuple[ObjectInfo, int]:
+        """See `RangeReader.open_read`."""
+        seat = self._receivers.choose()
+        seat.under_way += 1
+        try:
+            return await self.reader(seat).open_read(url, buffer, attempt)
         finally:
             seat.under_way -= 1
 

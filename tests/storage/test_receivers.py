@@ -275,7 +275,7 @@ async def test_as_many_loops_receive_as_are_asked_for() -> None:
                 before = receivers.cpu_each_s()
                 await read()
                 assert fetcher.stats().receivers == count == len(before)
-                assert all(after > then for after, then in zip(receivers.cpu_each_s(), before, strict=True))
+                assert all(after > before[number] for number, after in receivers.cpu_each_s().items())
                 assert set(receivers.under_way) == {0}
         finally:
             await fetcher.aclose()

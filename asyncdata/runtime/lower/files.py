@@ -125,7 +125,15 @@ def _framed(
     chunks: ChunkReader | InflatedChunks = reader
     if node.compression:
         chunks = InflatedChunks(
-            reader, node.compression, budget, file.account, context.threads, url=node.url, slab_bytes=chunk_bytes
+            reader,
+            node.compression,
+            budget,
+            file.account,
+            scope.services.threads,
+            waits=context.meter.calls,
+            spawn=context.spawn,
+            url=node.url,
+            slab_bytes=chunk_bytes,
         )
     return kind(
         context,

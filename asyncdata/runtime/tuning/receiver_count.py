@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -33,13 +33,13 @@ class Load(NamedTuple):
 
     Attributes:
         at: The moment.
-        each_s: Of each receiver.
+        each_s: Of each receiver, by its number.
         own_s: Of this process and its receivers.
         idle_s: Of which nobody made use.
     """
 
     at: float
-    each_s: list[float]
+    each_s: Mapping[int, float]
     own_s: float
     idle_s: float
 
@@ -52,7 +52,7 @@ class Load(NamedTuple):
     def since(self, before: Load) -> tuple[list[float], float]:
         """The part of the time for which each receiver was busy, and processors that these could have had."""
         elapsed_s = max(self.at - before.at, 1e-9)
-        busy = [(after - then) / elapsed_s for after, then in zip(self.each_s, before.each_s, strict=True)]
+        busy = [(after_s - before.each_s[number]) / elapsed_s for number, after_s in self.each_s.items()]
         own = usable_cpus() - (self.own_s - before.own_s) / elapsed_s
         return busy, min((self.idle_s - before.idle_s) / elapsed_s, own)
 
@@ -101,7 +101,7 @@ class ReceiverCount:
             waiting: The part of the time for which the consumer waited.
         """
         load = Load.now(self._runtime.receivers)
-        if len(load.each_s) != len(self._loads[0].each_s):
+        if load.each_s.keys() != self._loads[0].each_s.keys():
             self._loads.clear()  # a time in which there were others says nothing
         self._loads.append(load)
         busy, idle_cpus = load.since(self._loads[0])

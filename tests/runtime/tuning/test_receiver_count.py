@@ -94,7 +94,7 @@ def test_a_pipeline_gets_more_loops_while_it_runs(monkeypatch: pytest.MonkeyPatc
     def now(these: Receivers) -> Load:
         nonlocal seconds
         seconds += 1.0
-        return Load(seconds, [seconds] * these.count, 0.0, 3 * seconds)
+        return Load(seconds, dict.fromkeys(range(these.count), seconds), 0.0, 3 * seconds)
 
     monkeypatch.setattr(Load, "now", now)
     monkeypatch.setattr(receivers_module, "usable_cpus", lambda: CPUS)
