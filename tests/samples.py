@@ -14,10 +14,14 @@ SOAK: Final = os.environ.get("ASYNCDATA_SOAK", "") not in {"", "0"}
 _PART: Final = 0.6
 """Of what laws ask for by default: an ordinary run is to end within six minutes on two processors."""
 
+_SIZES: Final = 1 << 20
+
 
 def samples(default: int, full: int) -> int:
-    """A part of ``default`` in an ordinary run, ``full`` with ASYNCDATA_SOAK=1."""
-    return full if SOAK else max(min(default, 2), round(_PART * default))
+    """A part of ``default`` in an ordinary run, ``full`` with ASYNCDATA_SOAK=1. Sizes in bytes are no counts."""
+    if SOAK:
+        return full
+    return max(min(default, 2), round(_PART * default)) if default < _SIZES else default
 
 
 def drawing(default: int, full: int) -> settings:

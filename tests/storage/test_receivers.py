@@ -254,7 +254,7 @@ async def test_nobody_waits_for_a_process_that_starts(how: str) -> None:
         assert not begun[0].is_alive
 
 
-async def test_as_many_loops_receive_as_are_asked_for() -> None:
+async def test_as_many_processes_receive_as_are_asked_for() -> None:
     """Begun one by one, and left alone again; what they deliver stays the same, and reads go to all of them."""
     async with FakeGCS(buckets=["bucket"]) as server, more_receivers(AUTOTUNE, most=3) as receivers:
         server.put("bucket", "x", DATA)
