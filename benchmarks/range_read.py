@@ -1,6 +1,6 @@
 """Ranges over HTTP and TLS: this library's storage layer beside other clients, and beside the least that it takes.
 
-    python -m benchmarks.range_read [--quick] [--only http tls paced] [--server nginx]
+    python -m benchmarks.range_read [--quick] [--only http tls paced receivers quota] [--server nginx]
 
 Every client is a process of its own on one processor, the server one on another. Clients that fill the caller's memory
 (bare, asyncdata, aiohttp) receive into warm slabs; gcsfs and obstore return memory of their own, and the copy into a
@@ -11,8 +11,10 @@ path`` is against the better of the two.
 paced: 16 streams that the server holds at 50 and 90 MB/s, where bodies come in small pieces and waking up costs more
 than copying; with and without SO_RCVLOWAT.
 
-receivers: one, two and four event loops; client and server share the processors. ``of CPUs`` is how much of all
+receivers: one, two, four and eight processes; client and server share the processors. ``of CPUs`` is how much of all
 processors the bytes cost, the server's part included: at 1 nothing was left to win.
+
+quota: the same, with each process of the client held to 15 % of a processor, where control groups can do that.
 """
 
 from __future__ import annotations
@@ -267,6 +269,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--data", type=Path, help="folder to keep the files in (default: a temporary one)")
     options = parser.parse_args(arguments)
     if "quota" in options.only and not is_possible():
+        print("  quota is left out: no control groups of version 1 for this user", file=sys.stderr)
         options.only.remove("quota")
     if options.server == "nginx" and find_nginx() is None:
         parser.error("nginx is not installed")

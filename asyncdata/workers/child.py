@@ -303,6 +303,21 @@ def name_process(name: str) -> None:
         pass
 
 
+def begin_process(name: str, parent_pid: int, crash_fd: int) -> None:
+    """What every process of this package does first: it leaves SIGINT to its parent, and ends with it.
+
+    Args:
+        name: Shown in ``top``.
+        parent_pid: Who started it.
+        crash_fd: Where ``faulthandler`` writes the stacks of a crash.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    faulthandler.enable(file=crash_fd, all_threads=True)
+    die_with_parent(parent_pid)
+    name_process(name)
+
+
 def _load_handler(target: str) -> Handler:
     module_name, _, function_name = target.partition(":")
     handler: Handler = getattr(importlib.import_module(module_name), function_name)
@@ -311,11 +326,7 @@ def _load_handler(target: str) -> Handler:
 
 def main(setup: Setup) -> NoReturn:
     """The whole life of a worker process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    faulthandler.enable(file=setup["crash_fd"], all_threads=True)
-    die_with_parent(setup["parent_pid"])
-    name_process(setup["name"])
+    begin_process(setup["name"], setup["parent_pid"], setup["crash_fd"])
     sys.argv[:] = setup["argv"]
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):

@@ -12,12 +12,10 @@ it. As in worker processes, output of user code goes to the parent's stderr.
 from __future__ import annotations
 
 import contextlib
-import faulthandler
 import mmap
 import os
 import pickle
 import queue
-import signal
 import socket
 import sys
 import threading
@@ -36,7 +34,8 @@ from asyncdata.runtime.life.runtime import Runtime
 from asyncdata.runtime.life.threads import in_thread
 from asyncdata.storage.backends import adopt_backends
 from asyncdata.workers.channel import Channel
-from asyncdata.workers.child import die_with_parent, leave, name_process
+from asyncdata.workers.child import begin_process, leave
+from asyncdata.workers.drain import Drain
 from asyncdata.workers.failure import encode_failure
 from asyncdata.workers.messages import Message
 
@@ -106,7 +105,7 @@ class Host:
         self._loans = Loans()
         self._runs: dict[int, _Run] = {}
         self._loop = runtime.stage_loop
-        self._writing = False
+        self._drain = Drain(control, self._loop)
         self._closing = False
         self.jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         runtime.post(self._listen)
@@ -183,7 +182,7 @@ class Host:
                 self.jobs.put(lambda: self._start(run, fd, size))
         elif message.kind == protocol.ASK:
             stats = self._stats(self._runs.get(message.first))
-            self._sent(self._control.send(protocol.ANSWER, message.ticket, body=pickle.dumps(stats, 5)))
+            self._drain.begin_unless(self._control.send(protocol.ANSWER, message.ticket, body=pickle.dumps(stats, 5)))
 
     def _open(self, number: int, fd: int) -> None:
         run = _Run()
@@ -246,16 +245,6 @@ class Host:
     def _stats(self, run: _Run | None) -> PipelineStats | None:
         return None if run is None or run.pipeline is None else run.pipeline.stats()
 
-    def _sent(self, done: bool) -> None:
-        if not done and not self._writing:
-            self._writing = True
-            self._loop.add_writer(self._control.fileno(), self._writable)
-
-    def _writable(self) -> None:
-        if self._control.flush():
-            self._writing = False
-            self._loop.remove_writer(self._control.fileno())
-
 
 def _too_late() -> PipelineClosedError:
     return PipelineClosedError("the Runtime was closed before the pipeline could start")
@@ -273,11 +262,7 @@ def _watch(life: Channel, close: Callable[[], None]) -> None:
 
 def main(setup: LoaderSetup) -> NoReturn:
     """The whole life of a loader process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    faulthandler.enable(file=setup["crash_fd"], all_threads=True)
-    die_with_parent(setup["parent_pid"])
-    name_process(PROCESS_NAME)
+    begin_process(PROCESS_NAME, setup["parent_pid"], setup["crash_fd"])
     sys.argv[:] = setup["argv"]
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):

@@ -24,6 +24,7 @@ from asyncdata.runtime.consumer.delivery import Delivery
 from asyncdata.runtime.isolate import out_of_band, protocol
 from asyncdata.runtime.isolate.codec import dump_structure, wrap
 from asyncdata.workers.channel import Channel
+from asyncdata.workers.drain import Drain
 from asyncdata.workers.failure import RemoteTraceback, annotate, encode_failure
 from asyncdata.workers.messages import HEAD
 
@@ -82,10 +83,10 @@ class Outlet:
         self._structure: Structure = None
         self._ended = False
         self._closed = False
-        self._writing = False
+        self._drain = Drain(channel, loop, self._all_sent)
         self._putting_back = False
         loop.add_reader(channel.fileno(), self._readable)
-        self._send(channel.hand_over(protocol.ARENA, first=arena[1], fd=arena[0]))
+        self._drain.begin_unless(channel.hand_over(protocol.ARENA, first=arena[1], fd=arena[0]))
 
     # --- the pump's side ---------------------------------------------------------------------------------------
 
@@ -108,7 +109,7 @@ class Outlet:
         pieces = wrap(delivery)
         if not self._count or delivery.structure != self._structure:
             self._structure = delivery.structure
-            self._send(self._channel.send(protocol.SHAPE, body=dump_structure(self._structure)))
+            self._drain.begin_unless(self._channel.send(protocol.SHAPE, body=dump_structure(self._structure)))
         self._count += 1
         number = self._loans.lend(delivery.base)
         self._sent.append(number)
@@ -138,11 +139,13 @@ class Outlet:
         self._pump_left = None
         if not self._closed:
             if error is None:
-                self._send(self._channel.send(protocol.END))
+                self._drain.begin_unless(self._channel.send(protocol.END))
             else:
                 _explain(error)
                 told = isinstance(error.__cause__, RemoteTraceback)
-                self._send(self._channel.send(protocol.FAILED, first=int(told), body=encode_failure(error)))
+                self._drain.begin_unless(
+                    self._channel.send(protocol.FAILED, first=int(told), body=encode_failure(error))
+                )
         return True
 
     # --- what the consumer says --------------------------------------------------------------------------------
@@ -184,38 +187,30 @@ class Outlet:
 
     def report(self, error: BaseException) -> None:
         """Tells a consumer that has left, and waits, why the pipeline does not end."""
-        self._send(self._channel.send(protocol.STUCK, body=encode_failure(error)))
+        self._drain.begin_unless(self._channel.send(protocol.STUCK, body=encode_failure(error)))
 
     def put_back(self, stats: PipelineStats | None) -> None:
         """Everything of the pipeline has ended: sends what is left to send, then closes."""
         if stats is not None:
-            self._send(self._channel.send(protocol.LAST_STATS, body=pickle.dumps(stats, 5)))
+            self._drain.begin_unless(self._channel.send(protocol.LAST_STATS, body=pickle.dumps(stats, 5)))
         self._putting_back = True
-        if not self._writing:
+        if not self._channel.has_backlog:
             self._close()
 
     def _send_pieces(self, number: int, to_copy: int, pieces: out_of_band.Buffers) -> None:
         size = out_of_band.nbytes(pieces)
         if size <= _INLINE_BYTES:
-            self._send(self._channel.send(protocol.DELIVERY, number, to_copy, body=b"".join(pieces)))
+            self._drain.begin_unless(self._channel.send(protocol.DELIVERY, number, to_copy, body=b"".join(pieces)))
             return
         fd = out_of_band.write_file("asyncdata-delivery", pieces)
         try:
-            self._send(self._channel.hand_over(protocol.DELIVERY_FILE, number, to_copy, size, fd=fd))
+            self._drain.begin_unless(self._channel.hand_over(protocol.DELIVERY_FILE, number, to_copy, size, fd=fd))
         finally:
             os.close(fd)
 
-    def _send(self, done: bool) -> None:
-        if not done and not self._writing:
-            self._writing = True
-            self._loop.add_writer(self._channel.fileno(), self._writable)
-
-    def _writable(self) -> None:
-        if self._channel.flush():
-            self._writing = False
-            self._loop.remove_writer(self._channel.fileno())
-            if self._putting_back:
-                self._close()
+    def _all_sent(self) -> None:
+        if self._putting_back:
+            self._close()
 
     def _close(self) -> None:
         fd = self._channel.fileno()

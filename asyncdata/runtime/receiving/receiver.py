@@ -33,6 +33,7 @@ from asyncdata.storage.failures import FailureCause, read_failed
 from asyncdata.storage.reader import ReaderSpec
 from asyncdata.storage.receivers import BodyReader
 from asyncdata.types import ObjectInfo
+from asyncdata.workers.drain import Drain
 from asyncdata.workers.messages import Message
 from asyncdata.workers.process import describe_exit
 from asyncdata.workers.spawn import Launched
@@ -114,7 +115,7 @@ class ReceiverProcess:
         self._tickets = itertools.count(1)
         self._recipes: dict[int, ReaderSpec] = {}
         self._errands: dict[int, _Errand] = {}
-        self._is_writing = False
+        self._drain = Drain(launched.tasks, self._loop)
         self._is_closing = False
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self._gone: asyncio.Future[None] = self._loop.create_future()
@@ -227,14 +228,7 @@ class ReceiverProcess:
         """Sends a message; nothing happens when the process is gone."""
         if self._gone.done():
             return
-        if not self._launched.tasks.send(kind, ticket, first, body=body) and not self._is_writing:
-            self._is_writing = True
-            self._loop.add_writer(self._launched.tasks.fileno(), self._flush)
-
-    def _flush(self) -> None:
-        if self._launched.tasks.flush():
-            self._is_writing = False
-            self._loop.remove_writer(self._launched.tasks.fileno())
+        self._drain.begin_unless(self._launched.tasks.send(kind, ticket, first, body=body))
 
     def _receive(self) -> None:
         self._heard_at = self._loop.time()
@@ -269,8 +263,7 @@ class ReceiverProcess:
     def _mourn(self) -> None:
         """The process is gone, and nothing of it writes any more."""
         self._loop.remove_reader(self._launched.tasks.fileno())
-        if self._is_writing:
-            self._loop.remove_writer(self._launched.tasks.fileno())
+        self._drain.end()
         if self._heartbeat is not None:
             self._heartbeat.cancel()
         self._receive_last()

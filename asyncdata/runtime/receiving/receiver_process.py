@@ -9,10 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import faulthandler
-import mmap
 import os
-import signal
 import socket
 import traceback
 from collections import Counter
@@ -22,20 +19,21 @@ from typing import Any, Final, NoReturn
 import uvloop
 
 from asyncdata.errors import StorageError
-from asyncdata.memory.arena import GRANULE, populate
+from asyncdata.memory.arena import GRANULE, Arena, populate
 from asyncdata.runtime.receiving import protocol
 from asyncdata.runtime.receiving.protocol import Order, Outcome
 from asyncdata.storage.attempt import Attempt
 from asyncdata.storage.failures import without_frames
 from asyncdata.storage.reader import RangeReader, ReaderSpec
 from asyncdata.workers.channel import Channel
-from asyncdata.workers.child import Setup, die_with_parent, leave, name_process
+from asyncdata.workers.child import Setup, begin_process, leave
+from asyncdata.workers.drain import Drain
 from asyncdata.workers.messages import Message
 
 _LARGE: Final = 256 << 10
 """Pages of smaller parts are entered as they are written to."""
 _TOLD: Final = frozenset({"asked_at", "first_byte_at", "opened"})
-"""What the Runtime is told at once; the rest goes with it, or with the outcome."""
+"""These are sent at once. Other notes are sent together with the next of these, or with the outcome."""
 
 
 class _NotedAttempt(Attempt):
@@ -84,7 +82,7 @@ class ReceiverHost:
         self._readers: dict[int, RangeReader] = {}
         self._errands: dict[int, _Errand] = {}
         self._group: asyncio.TaskGroup
-        self._is_writing = False
+        self._drain = Drain(channel, self._loop)
         self._closing = asyncio.Event()
 
     async def work(self) -> None:
@@ -143,26 +141,19 @@ class ReceiverHost:
         return [(ticket, wire.filled) for ticket, wire in wires if wire is not None]
 
     def _send(self, kind: int, ticket: int = 0, first: int = 0, *, body: bytes = b"") -> None:
-        if not self._channel.send(kind, ticket, first, body=body) and not self._is_writing:
-            self._is_writing = True
-            self._loop.add_writer(self._channel.fileno(), self._flush)
-
-    def _flush(self) -> None:
-        if self._channel.flush():
-            self._is_writing = False
-            self._loop.remove_writer(self._channel.fileno())
+        self._drain.begin_unless(self._channel.send(kind, ticket, first, body=body))
 
     # --- reads -------------------------------------------------------------------------------------------------------
 
     def _begin(self, ticket: int, at: int, order: Order) -> None:
         attempt = _NotedAttempt(order, lambda: self._note(ticket, attempt))
-        outcome: list[Outcome] = []
+        outcome: list[tuple[Any, BaseException | None]] = []
         task = self._group.create_task(self._run(at, order, attempt, outcome))
         self._errands[ticket] = _Errand(task, attempt)
         # Also called for a task that is cancelled before its first step.
         task.add_done_callback(lambda _task: self._end(ticket, attempt, outcome))
 
-    async def _run(self, at: int, order: Order, attempt: _NotedAttempt, outcome: list[Outcome]) -> None:
+    async def _run(self, at: int, order: Order, attempt: _NotedAttempt, outcome: list[Any]) -> None:
         value, error = None, None
         try:
             value = await self._read(order, self._part(at, order.nbytes), attempt)
@@ -171,7 +162,7 @@ class ReceiverHost:
         except BaseException as raised:  # noqa: BLE001 -- raised in the other process
             error = raised
             without_frames(error)
-        outcome.append(Outcome(value, error, {}, {}))
+        outcome.append((value, error))
 
     def _part(self, at: int, nbytes: int) -> memoryview:
         """A part of the arena. Its pages are entered in this process's tables together, the first time."""
@@ -191,9 +182,9 @@ class ReceiverHost:
     def _note(self, ticket: int, attempt: _NotedAttempt) -> None:
         self._send(protocol.NOTE, ticket, body=protocol.packed(_taken(attempt)))
 
-    def _end(self, ticket: int, attempt: _NotedAttempt, outcome: list[Outcome]) -> None:
+    def _end(self, ticket: int, attempt: _NotedAttempt, outcome: list[Any]) -> None:
         del self._errands[ticket]
-        value, error = (outcome[0].value, outcome[0].error) if outcome else (None, None)
+        value, error = outcome[0] if outcome else (None, None)
         fallbacks: Counter[str] = Counter()
         for reader in self._readers.values():
             fallbacks.update(getattr(reader, "fallbacks", {}))
@@ -216,22 +207,15 @@ def _taken(attempt: _NotedAttempt) -> dict[str, Any]:
 async def _live(setup: Setup) -> None:
     sock, life = socket.socket(fileno=setup["tasks_fd"]), socket.socket(fileno=setup["control_fd"])
     sock.setblocking(False)
-    mapped = mmap.mmap(setup["arena_fd"], setup["arena_bytes"], flags=mmap.MAP_SHARED)
-    os.close(setup["arena_fd"])
-    if hasattr(mmap, "MADV_DONTDUMP"):
-        mapped.madvise(mmap.MADV_DONTDUMP)
+    arena = Arena.attach(setup["arena_fd"], setup["arena_bytes"])
     # Nothing is ever sent there: it is readable when the Runtime's end is closed.
     asyncio.get_running_loop().add_reader(life.fileno(), leave, 0)
-    await ReceiverHost(Channel(sock, stream=setup["stream"]), memoryview(mapped)).work()
+    await ReceiverHost(Channel(sock, stream=setup["stream"]), arena.view).work()
 
 
 def main(setup: Setup) -> NoReturn:
     """The whole life of a receiving process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    faulthandler.enable(file=setup["crash_fd"], all_threads=True)
-    die_with_parent(setup["parent_pid"])
-    name_process(setup["name"])
+    begin_process(setup["name"], setup["parent_pid"], setup["crash_fd"])
     for key in ("tasks_fd", "control_fd", "crash_fd"):
         os.set_inheritable(setup[key], False)
     try:
