@@ -3,13 +3,14 @@
 Payloads use the ``crc32c`` package (hardware instructions, any buffer, no copy). Length fields are too short for it,
 because the call costs more than the checksum. CRC is linear over GF(2), so the CRC of an 8-byte length is the XOR of
 one table entry per byte, and numpy looks up a thousand lengths at once. Bytes that are zero in all lengths contribute
-nothing and are not looked up, so lengths below 64 KiB cost two look-ups.
+nothing and are not looked up. A table of its own has the CRCs of all lengths below 64 KiB.
 
 Masking (rotate right by 15, add a constant) prevents a CRC that is stored beside its data from looking like data.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
@@ -63,8 +64,27 @@ def _length_tables() -> tuple[npt.NDArray[np.uint32], int]:
 _TABLES, _ZERO = _length_tables()
 
 
-def masked_length_checksums(lengths: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint32]:
+_SHORT: Final = 1 << 16
+"""Lengths below this one are looked up in one step."""
+
+
+def masked_length_checksums(lengths: npt.NDArray[np.integer]) -> npt.NDArray[np.uint32]:
     """Masked CRCs of many lengths, each as its 8 little-endian bytes."""
+    if len(lengths) and int(lengths.max()) < _SHORT:
+        found: npt.NDArray[np.uint32] = _short_length_checksums().take(lengths)
+        return found
+    return _masked_length_checksums(lengths.astype(np.uint64, copy=False))
+
+
+@functools.cache
+def _short_length_checksums() -> npt.NDArray[np.uint32]:
+    """Those of all short lengths."""
+    found = _masked_length_checksums(np.arange(_SHORT, dtype=np.uint64))
+    found.setflags(write=False)
+    return found
+
+
+def _masked_length_checksums(lengths: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint32]:
     crcs = np.full(len(lengths), _ZERO, np.uint32)
     if len(lengths):
         width = (int(lengths.max()).bit_length() + 7) // 8

@@ -24,8 +24,17 @@ import numpy.typing as npt
 from asyncdata.formats import crc32c
 
 _BETWEEN: Final = 16
-_DIGIT: Final = 7
-_DIGITS: Final = 4
+_STORED: Final = 4
+_SHORT: Final = 1 << 16
+"""What headers of payloads shorter than this contribute is looked up in one step."""
+
+_DIGIT: Final = 6
+_DIGITS: Final = 5
+"""Distances have so many digits of so many bits: their tables are small enough to stay in a processor's cache."""
+
+_BYTE_TABLES: Final = 256 * np.arange(4)[:, None]
+"""Where the tables of a word's bytes begin."""
+
 _ZERO_BETWEEN: Final = np.uint32(crc32c.checksum(bytes(_BETWEEN)))
 _BYTE: Final = np.arange(256, dtype=np.uint32)
 
@@ -33,9 +42,10 @@ MOST_BYTES: Final = 1 << (_DIGIT * _DIGITS)
 """Longest run."""
 
 Words = npt.NDArray[np.uint32]
+Positions = npt.NDArray[np.int64]
 
 
-def holds(view: memoryview, rows: npt.NDArray[np.int64]) -> bool:
+def holds(view: memoryview, rows: Positions) -> bool:
     """Whether all these payload checksums hold.
 
     Args:
@@ -44,42 +54,78 @@ def holds(view: memoryview, rows: npt.NDArray[np.int64]) -> bool:
     """
     ends = rows[:, 0] + rows[:, 1]
     array = np.frombuffer(view, np.uint8)
-    stored = np.ndarray((len(array) - 3,), "<u4", array, strides=(1,))[ends]
-    plain = stored - np.uint32(crc32c.MASK_DELTA)
-    plain = (plain >> np.uint32(17)) | (plain << np.uint32(15))
+    # A row for what the payloads' checksums are, and one for how they are stored.
+    words = np.empty((2, len(rows)), "<u4")
+    words[1] = np.ndarray((len(array) - 3,), "<u4", array, strides=(1,))[ends]
+    plain = words[1] - np.uint32(crc32c.MASK_DELTA)
+    words[0] = (plain >> np.uint32(17)) | (plain << np.uint32(15))
     stop = int(ends[-1])
-    expected = int(plain[-1])
+    expected = int(words[0, -1])
     if len(rows) > 1:
-        between = np.ndarray((len(array) - _BETWEEN + 1,), f"V{_BETWEEN}", array, strides=(1,))[ends[:-1]]
-        # Transposed: one row per table, so that the sums run along the records.
-        places = np.empty((4 + _BETWEEN, len(between)), np.intp)
-        places[:4] = _bytes(plain[:-1])
-        places[4:] = between.view(np.uint8).reshape(-1, _BETWEEN).T
-        places += 256 * np.arange(4 + _BETWEEN)[:, None]
-        crcs = np.bitwise_xor.reduce(_joint_tables().take(places), axis=0)
-        crcs ^= _ZERO_BETWEEN
-        expected ^= int(np.bitwise_xor.reduce(_shifted(crcs, stop - ends[:-1] - _BETWEEN)))
+        crcs = _looked_up(_joint_tables()[: 2 * _STORED], _bytes(words[:, :-1]))
+        crcs ^= _headers(rows[1:, 1])
+        expected ^= _joined(crcs, stop - ends[:-1] - _BETWEEN)
     return crc32c.checksum(view[int(rows[0, 0]) : stop]) == expected
 
 
-def _shifted(crcs: Words, counts: npt.NDArray[np.int64]) -> Words:
-    """CRCs as if so many zero bytes followed, up to `MOST_BYTES`; digit by digit of the counts."""
-    most = int(counts[0])
-    for table in _shift_tables():
-        if not most:
-            break
-        places = _bytes(crcs).astype(np.intp)
-        places += (counts & ((1 << _DIGIT) - 1)) << 10
-        places += 256 * np.arange(4)[:, None]
-        crcs = np.bitwise_xor.reduce(table.take(places), axis=0)
-        counts = counts >> _DIGIT
-        most >>= _DIGIT
+def _headers(lengths: Positions) -> Words:
+    """What headers that announce payloads of these lengths contribute to the CRC of what lies between two payloads."""
+    if int(lengths.max()) < _SHORT:
+        found: Words = _short_headers().take(lengths)
+        return found
+    return _computed_headers(lengths)
+
+
+@functools.cache
+def _short_headers() -> Words:
+    found = _computed_headers(np.arange(_SHORT))
+    found.setflags(write=False)
+    return found
+
+
+def _computed_headers(lengths: Positions) -> Words:
+    headers = np.empty(len(lengths), [("length", "<u8"), ("crc", "<u4")])
+    headers["length"], headers["crc"] = lengths, crc32c.masked_length_checksums(lengths)
+    # Transposed: one row per table, so that the sums run along the records.
+    crcs = _looked_up(_joint_tables()[2 * _STORED :], headers.view(np.uint8).reshape(len(lengths), -1).T)
+    crcs ^= _ZERO_BETWEEN
     return crcs
 
 
+def _looked_up(tables: Words, values: npt.NDArray[np.uint8]) -> Words:
+    """uint32[n]: the sums of what tables, uint32[k, 256], say of values, uint8[k, n]."""
+    places = values.astype(np.intp)
+    places += 256 * np.arange(len(tables))[:, None]
+    found: Words = np.bitwise_xor.reduce(tables.take(places), axis=0)
+    return found
+
+
+def _joined(crcs: Words, counts: Positions) -> int:
+    """The sum of CRCs, each as if so many zero bytes followed, up to `MOST_BYTES`; digit by digit of the counts.
+
+    Args:
+        crcs: They are sums already where their counts differ in no digit that is left.
+        counts: In descending order.
+    """
+    for digit, table in enumerate(_shift_tables()):
+        if not int(counts[0]):
+            break
+        places = _bytes(crcs[np.newaxis]).astype(np.intp)
+        places += (counts & ((1 << _DIGIT) - 1)) << 10
+        places += _BYTE_TABLES
+        crcs = np.bitwise_xor.reduce(table.take(places), axis=0)
+        counts = counts >> _DIGIT
+        if digit:
+            # Before that, records are too long for many to share what is left of their counts.
+            starts = np.flatnonzero(np.diff(counts, prepend=-1))
+            crcs, counts = np.bitwise_xor.reduceat(crcs, starts), counts[starts]
+    return int(np.bitwise_xor.reduce(crcs))
+
+
 def _bytes(words: Words) -> npt.NDArray[np.uint8]:
-    """uint8[4, n]: the bytes of each word, least significant first."""
-    return words.astype("<u4", copy=False).view(np.uint8).reshape(-1, 4).T
+    """uint8[4 k, n]: the bytes of words, uint32[k, n], least significant first."""
+    of_each = np.ascontiguousarray(words, "<u4").view(np.uint8).reshape(*words.shape, 4)
+    return of_each.transpose(0, 2, 1).reshape(-1, words.shape[1])
 
 
 def _operator(zeros: int) -> Words:
@@ -101,12 +147,12 @@ def _apply(operator: Words, words: Words) -> Words:
 @functools.cache
 def _joint_tables() -> Words:
     """Of the four bytes of a CRC, shifted by what lies between two payloads, and of each byte of that."""
-    tables = np.empty((4 + _BETWEEN, 256), np.uint32)
+    tables = np.empty((_STORED + _BETWEEN, 256), np.uint32)
     one = _operator(1)
-    tables[:4] = _operator(_BETWEEN)
+    tables[:_STORED] = _operator(_BETWEEN)
     last = np.array([crc32c.checksum(bytes((value,))) for value in range(256)], np.uint32)
     tables[-1] = last ^ last[0]
-    for place in range(4 + _BETWEEN - 2, 3, -1):
+    for place in range(len(tables) - 2, _STORED - 1, -1):
         tables[place] = _apply(one, tables[place + 1])
     tables.setflags(write=False)
     return tables
@@ -114,7 +160,7 @@ def _joint_tables() -> Words:
 
 @functools.cache
 def _shift_tables() -> tuple[Words, ...]:
-    """Per digit of a count, least significant first: uint32[128, 4, 256], of the digit and a CRC's bytes."""
+    """Per digit of a count, least significant first: uint32[64, 4, 256], of the digit and a CRC's bytes."""
     shifts = _BYTE[None, :] << np.array([[0], [8], [16], [24]], np.uint32)
     found = []
     one = _operator(1)

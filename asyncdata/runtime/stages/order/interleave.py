@@ -41,6 +41,10 @@ _AVAILABLE_BYTES: Final = 16 << 20
 cheaper by the row, and what has arrived need not be waited for."""
 
 
+_FEW_BLOCKS: Final = 4
+"""For so many output blocks' worth of rows a slot asks at most before it asks in long runs."""
+
+
 class _Waiting(NamedTuple):
     """An input element whose inner dataset has no slot yet; the number of its row in the input, and what it uses up."""
 
@@ -52,10 +56,12 @@ class _Waiting(NamedTuple):
 class _Slot(Input):
     """One place in the cycle, and the inner dataset that has it."""
 
-    def __init__(self, inner: Stage, row: int, used: Rows, most_rows: int, most_bytes: int) -> None:
+    def __init__(self, inner: Stage, row: int, used: Rows, number: int, most_rows: int, most_bytes: int) -> None:
         super().__init__(inner)
         self.row = row
         self.used = used
+        self._number = number
+        self._given = 0
         self._most_rows = most_rows
         self._most_bytes = most_bytes
         self._enough = 1
@@ -75,6 +81,19 @@ class _Slot(Input):
         return self._drains
 
     @property
+    def limit(self) -> int:
+        """How many rows to ask for next.
+
+        At first no more than leave in one block, so that the first rows of one dataset do not wait until the others
+        have found thousands. Then each slot a few more than the one before: datasets of one size would otherwise all
+        ask at the same time ever after, and nothing would leave until the last of them has got its rows.
+        """
+        if not self._given:
+            return self._most_rows
+        behind_others = (2 + self._number) * self._most_rows - self._given
+        return min(BLOCK_ROWS, _FEW_BLOCKS * self._most_rows, behind_others) if behind_others > 0 else BLOCK_ROWS
+
+    @property
     def has_enough(self) -> bool:
         """Whether there is no reason to ask for more rows, even if they are available."""
         return self.ended or self.rows >= self._enough
@@ -82,6 +101,7 @@ class _Slot(Input):
     def add(self, block: Block | None) -> None:
         """What a pull gave."""
         if block is not None and len(block):
+            self._given += len(block)
             mean = max(block.nbytes // len(block), 1)
             self._enough = max(1, min(self._most_rows, self._most_bytes // mean))
         super().add(block)
@@ -93,7 +113,7 @@ class _Slot(Input):
 
     async def pull_at_hand(self, pause: Pause) -> None:
         """Rows that need not be waited for, as far as there are any and more are useful."""
-        while not self.has_enough and (block := self.stage.pull_ready(BLOCK_ROWS)) is not None:
+        while not self.has_enough and (block := self.stage.pull_ready(self.limit)) is not None:
             self.add(block)
             await pause()
 
@@ -182,7 +202,7 @@ class InterleaveStage(Stage):
             if row in self._revived:
                 index, state = self._revived.pop(row)
                 inner = self._make_inner(element, origin, used, state)
-                slot = self._slots[index] = self._slot(inner, row, used)
+                slot = self._slots[index] = self._slot(index, inner, row, used)
                 slot.begin(state)
                 slot.taken = 1  # its state contains the version of its file
                 inner.prepare()
@@ -207,11 +227,11 @@ class InterleaveStage(Stage):
         self._prepared = max(0, self._prepared - 1)
         self._asked = max(0, self._asked - 1)
         self._given = found.row + 1
-        self._slots[index] = self._slot(found.inner, found.row, found.used)
+        self._slots[index] = self._slot(index, found.inner, found.row, found.used)
 
-    def _slot(self, inner: Stage, row: int, used: Rows) -> _Slot:
+    def _slot(self, index: int, inner: Stage, row: int, used: Rows) -> _Slot:
         cycle = len(self._slots)
-        return _Slot(inner, row, used, BLOCK_ROWS // cycle, _AVAILABLE_BYTES // cycle)
+        return _Slot(inner, row, used, index, max(1, BLOCK_ROWS // cycle), _AVAILABLE_BYTES // cycle)
 
     @property
     def _may_open_more(self) -> bool:
@@ -356,7 +376,7 @@ class InterleaveStage(Stage):
             slot = self._slots[index]
             assert slot is not None
             passed = 0
-            await slot.more(BLOCK_ROWS, self._pause)
+            await slot.more(slot.limit, self._pause)
             if slot.rows:
                 await self._fill_available()
                 return True
@@ -461,7 +481,7 @@ class InterleaveStage(Stage):
 
     async def _pull_into(self, slot: _Slot) -> None:
         try:
-            await slot.more(BLOCK_ROWS, self._pause)
+            await slot.more(slot.limit, self._pause)
         except Exception as error:  # noqa: BLE001 -- raised by the pull that meets this slot
             slot.error = error
         finally:

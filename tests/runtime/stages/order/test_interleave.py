@@ -331,3 +331,51 @@ async def test_what_is_at_hand_leaves_in_long_blocks(sloppy: bool) -> None:
     assert sorted(trace.elements) == [1000 * i + j for i in range(8) for j in range(900)]
     # Two cycles of four datasets whose rows are available; cut where a piece ends, there would be many more.
     assert len([length for length in lengths if length]) <= 16
+
+
+@pytest.mark.parametrize("sloppy", [False, True])
+async def test_the_first_block_does_not_wait_until_long_runs_of_every_dataset_are_found(sloppy: bool) -> None:
+    """No more rows are found for the first block than it has; later ones are not all found for one block.
+
+    Datasets of one size are read in step. Each asks for rows before the one that comes next leaves, and those of all of
+    them together would take a while to find, in which nothing leaves.
+    """
+    bench = Bench()
+    cycle, rows = 16, 3 * BLOCK_ROWS
+    found = [0]
+
+    class Counted(InPieces):
+        """Notes how many rows are found."""
+
+        def _pull_ready(self, limit: int) -> Block | None:
+            block = super()._pull_ready(limit)
+            found[0] += 0 if block is None else len(block)
+            return block
+
+    def make_inner(element: Element, origin: Rows, _used: Rows) -> Stage:
+        return Counted(bench, range(rows * element, rows * (element + 1)), rows)
+
+    class Watched(InterleaveStage):
+        """Notes how many rows were found for each block."""
+
+        async def _pull(self, limit: int) -> Block | None:
+            block = await super()._pull(limit)
+            most.append(found[0])
+            found[0] = 0
+            return block
+
+    def make(bench: Bench) -> Stage:
+        return Watched(
+            bench.context("interleave", ordered=not sloppy),
+            items(bench, range(cycle)),
+            make_inner,
+            cycle_length=cycle,
+            block_length=1,
+            ahead=2,
+        )
+
+    most: list[int] = []
+    trace = await bench.observe(make)
+    assert len(trace.elements) == sum(most) == cycle * rows
+    assert most[0] <= BLOCK_ROWS
+    assert max(most) <= 5 * BLOCK_ROWS
