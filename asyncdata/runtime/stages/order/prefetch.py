@@ -91,8 +91,9 @@ class PrefetchStage(Stage):
             self._rows += len(block)
             self._ahead.put(block)
             self._crowded = not await self._land(block)
-            # Cheap inputs never wait; this lets the loop see to everybody else.
-            await asyncio.sleep(0)
+            # Cheap inputs never wait; this lets the loop see to everybody else. What they do is no work of this step.
+            with self.context.meter.full:
+                await asyncio.sleep(0)
 
     def _is_full(self) -> bool:
         # Blocks without rows count too: news must not pile up while nobody asks.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import numpy as np
 import pytest
 
@@ -9,8 +11,11 @@ from asyncdata.memory.advance import NO_ORIGINS, Advance
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import ArrayColumn
 from asyncdata.memory.structure import LEAF
-from asyncdata.runtime.stage import BLOCK_ROWS
-from asyncdata.runtime.stages.order.prefetch import Depth
+from asyncdata.observe import stopwatch
+from asyncdata.runtime.meter import Meter
+from asyncdata.runtime.stage import BLOCK_ROWS, Stage
+from asyncdata.runtime.stages.order.prefetch import Depth, PrefetchStage
+from tests.runtime.stages.laws import Bench, Scripted
 
 
 def block(rows: int, row_bytes: int = 8) -> Block:
@@ -56,3 +61,30 @@ def test_old_measurements_fade() -> None:
     for _ in range(60):
         depth.note(block(8), 0.000_08)
     assert depth.elements == BLOCK_ROWS
+
+
+async def test_what_others_do_on_the_loop_is_no_work_of_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another task takes a second of the loop at each turn; the step, which only hands elements on, has worked none."""
+    now = [0.0]
+    monkeypatch.setattr(stopwatch, "clock", lambda: now[0])
+    meter = Meter("prefetch")
+
+    async def others() -> None:
+        while True:
+            now[0] += 1
+            await asyncio.sleep(0)
+
+    def make(bench: Bench) -> Stage:
+        upstream = Scripted(bench, [("row", number) for number in range(50)])
+        upstream.meter = source
+        return PrefetchStage(bench.context("prefetch", meter=meter), upstream, 4)
+
+    source = Meter("source")
+    busy = asyncio.create_task(others())
+    try:
+        trace = await Bench().observe(make)
+    finally:
+        busy.cancel()
+    assert len(trace.elements) == 50
+    assert now[0] > 15
+    assert meter.asked_s(now[0]) - source.pulls.seconds(now[0]) < 3
