@@ -168,8 +168,8 @@ class HedgeOptions(OptionRecord):
         enabled: False waits for the time limits.
         max_extra: The most requests that hedging adds, as a fraction of the requests made without it.
         tail_factor: A read is hedged after silence of this many times the 90th percentile of first-byte times; after
-            two thirds of that while a quarter of the allowed requests are unused.
-        least_delay_s: A read is never hedged sooner.
+            half of that while a quarter of the allowed requests are unused.
+        least_delay_s: A read is never hedged sooner; never sooner than half of it while they are unused.
         most_delay_s: A read is hedged after this time even if nothing was measured yet.
         probe_bytes: The most that a second attempt requests and holds in its own memory; the winner's connection reads
             the rest. While a quarter of the allowed requests are unused, it requests all missing bytes, as far as the

@@ -35,8 +35,8 @@ from asyncdata.types import ObjectInfo
 
 TICK_S: Final = 0.05
 _PATIENCE: Final = 4.0
-_SOONER: Final = 2 / 3
-"""Of the usual silence, where the request that a second attempt adds takes no other's place."""
+_SOONER: Final = 1 / 2
+"""Of the usual silence and of the least one, where the request that a second attempt adds takes no other's place."""
 _SHARE: Final = 32
 _LEAST_BYTES: Final = 16 << 10
 """Second attempts at fewer bytes, unless they are the last ones, are not worth a request."""
@@ -231,7 +231,7 @@ class Hedger:
         silent: list[tuple[Racing, int]] = []
         for racing in self.running:
             # Others have told more since it began.
-            racing.after_s = max(part * self._after_s(racing.size), least_s)
+            racing.after_s = part * max(self._after_s(racing.size), least_s)
             if not racing.is_silent(now) or late:
                 continue
             if racing.task is not None:
