@@ -46,7 +46,7 @@ from asyncdata.runtime.state.tracks import Owner, Tracks
 from asyncdata.runtime.tracing import TracedMeter
 from asyncdata.runtime.tuning.knob import Counted, Knob, Knobs
 from asyncdata.workers.overtime import to_ns
-from asyncdata.workers.program import Program
+from asyncdata.workers.program import OtherProgram, Program
 
 _OPEN_S: Final = 10.0
 
@@ -231,8 +231,18 @@ class Services:
         for key in [key for key in self._accounts if key.startswith(inside)]:
             self.budget.close(self._accounts.pop(key))
 
+    @property
+    def has_workers(self) -> bool:
+        """Whether some step gives work to worker processes, or may come to do so."""
+        places_some = self.knobs.places_some and self.runtime.num_workers > 0
+        return places_some or any(executor.runs == "process" for executor, _ in self._executors.values())
+
     def executor(
-        self, place: str, kind: str, make: Callable[[], Program], functions: tuple[Callable[..., Any], ...]
+        self,
+        place: str,
+        kind: str,
+        make: Callable[[], Program],
+        functions: tuple[Callable[..., Any], ...],
     ) -> Executor:
         """What runs the tasks of a stage at this place.
 
@@ -251,7 +261,7 @@ class Services:
             return known[0]
         executor: Executor
         if kind == "process":
-            executor = self._process_executor(place, make())
+            executor = self.process_executor(place, make())
         else:
             executor = ThreadExecutor(self.threads, self.runtime.arena, make())
         # The functions are kept with it: as long as they live no other function has their ids.
@@ -260,9 +270,10 @@ class Services:
             del self._executors[next(iter(self._executors))]
         return executor
 
-    def _process_executor(self, place: str, program: Program) -> ProcessExecutor:
+    def process_executor(self, place: str, program: Program | OtherProgram) -> ProcessExecutor:
+        """What runs the tasks of a program in worker processes; the same for equal programs at one place."""
         limit_s = self.options.task_timeout_s if program.functions else None
-        if limit_s is not None:
+        if limit_s is not None and isinstance(program, Program):
             program = dataclasses.replace(program, limit_ns=to_ns(limit_s))
         body = dump(program)
         process = self._by_program.get((place, body))

@@ -17,7 +17,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -74,7 +74,22 @@ class Program:
     limit_ns: int | None = None
 
 
-def execute(arena: memoryview, program: Program, payload: bytes, need: Need, mark: Mark | None = None) -> bytes:
+class OtherProgram(Protocol):
+    """What to do with something else than elements; calls nothing of the user's and needs no memory for results.
+
+    Attributes:
+        functions: None.
+    """
+
+    functions: tuple[Callable[..., Any], ...]
+
+    def run(self, arena: memoryview, payload: bytes) -> bytes:
+        """Does one task."""
+
+
+def execute(
+    arena: memoryview, program: Program | OtherProgram, payload: bytes, need: Need, mark: Mark | None = None
+) -> bytes:
     """Runs one task; the handler of `workers.pool`.
 
     Args:
@@ -84,6 +99,8 @@ def execute(arena: memoryview, program: Program, payload: bytes, need: Need, mar
         need: Asks for more memory for results than the task has.
         mark: Tells the parent process which row the functions are in, where there is one that would end them.
     """
+    if not isinstance(program, Program):
+        return program.run(arena, payload)
     started, cpu_started = time.perf_counter(), time.thread_time()
     task = Task.decode(payload)
     array = np.frombuffer(arena, np.uint8)

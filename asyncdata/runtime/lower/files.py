@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 from asyncdata.formats.framing import Framer, WholeFramer
+from asyncdata.formats.framing_task import FramingTask
 from asyncdata.formats.sample_framing import SampleFramer
 from asyncdata.formats.tar import TarFramer
 from asyncdata.formats.tfrecord import TFRecordFramer
@@ -18,6 +19,7 @@ from asyncdata.options import AUTOTUNE
 from asyncdata.plan import files, sources
 from asyncdata.plan.node import Node
 from asyncdata.plan.transformations import Interleave
+from asyncdata.planner.placement import LOOP
 from asyncdata.redaction import redact_url
 from asyncdata.runtime.lower.registry import Make, lowers, note_lying
 from asyncdata.runtime.reading.chunks import ChunkReader
@@ -26,11 +28,14 @@ from asyncdata.runtime.scope import Access, Scope
 from asyncdata.runtime.stage import Stage, StageContext
 from asyncdata.runtime.stages.sources.file import GuardedStage, SourceFile
 from asyncdata.runtime.stages.sources.framed import FramedStage
+from asyncdata.runtime.stages.sources.framed_away import FramedAway
 from asyncdata.runtime.stages.sources.parquet_rows import ParquetStage
 from asyncdata.runtime.stages.sources.reread import RestartStage
 from asyncdata.runtime.stages.sources.tar_samples import TarStage
 from asyncdata.runtime.stages.sources.whole_files import Runs
+from asyncdata.runtime.stages.work.tasks import Executor
 from asyncdata.runtime.state.resume import Rule, alone, at_row, own
+from asyncdata.runtime.tuning.knob import Knob
 from asyncdata.storage.urls import is_local
 from asyncdata.types import Element, ObjectInfo
 
@@ -144,7 +149,24 @@ def _framed(
         compressed=bool(node.compression),
         at_once=at_once,
         by_header=isinstance(node, files.FramedFile) and node.by_header,
+        away=None if at_once or kind is not FramedStage else _away(framer, scope, context),
     )
+
+
+def _away(framer: Framer, scope: Scope, context: StageContext) -> FramedAway | None:
+    """Where workers find the records of a format that is framed on the loop."""
+    services = scope.services
+    if framer.in_thread:
+        return None
+    task = FramingTask(framer)
+
+    def place() -> Knob | None:
+        return scope.placing_knob(context, LOOP) if services.has_workers else None
+
+    def executor() -> Executor:
+        return services.process_executor(scope.place, task)
+
+    return FramedAway(task, context.meter, place, executor)
 
 
 def framer_of(

@@ -162,6 +162,11 @@ class Knobs:
             self._begin()
         return known
 
+    @property
+    def places_some(self) -> bool:
+        """Whether it is to be found where some step runs."""
+        return bool(self._placed)
+
     def count_workers(self, runtime: Runtime) -> None:
         """Finds how many of the Runtime's worker processes the pipeline needs."""
         if self._workers is None:

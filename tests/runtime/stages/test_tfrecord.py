@@ -15,10 +15,12 @@ from asyncdata.runtime.reading.chunks import Chunk
 from asyncdata.runtime.stage import BLOCK_ROWS, Stage
 from asyncdata.runtime.stages.sources.framed import FramedStage
 from asyncdata.types import ObjectInfo
+from tests.runtime.stages.framing_ways import away
 from tests.runtime.stages.laws import Bench, Make, Trace, check_any_blocking, check_cancelling, check_closing, whole
 from tests.samples import samples
 
 URL = "memory://b/o"
+pytestmark = pytest.mark.usefixtures("way")
 
 
 class CutChunks:
@@ -117,9 +119,10 @@ def reading(data: bytes, cuts: Sequence[int], *, room: int = 64, compressed: boo
             bench.context("TFRecordDataset"),
             bench.file(URL),
             CutChunks(bench, data, cuts, room=room),
-            TFRecordFramer(verify=True),
+            framer := TFRecordFramer(verify=True),
             compressed=compressed,
             reserve_bytes=0,
+            away=away(bench, framer),
         )
 
     return make

@@ -3,14 +3,15 @@
     chunks ──▶ Contiguous ──▶ Framer.frame(arena, start, stop) ──▶ columns of a block
 
 Framing goes on block by block, so that a chunk of a million small records does not hold the loop; formats that do more
-per record than look for its end are framed in a thread.
+per record than look for its end are framed in a thread. Where workers frame, see `framed_away`, they are a block ahead
+of the pulls as long as there is no error: what to do about one is decided when its turn comes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Final, cast
 
 import numpy as np
 
@@ -22,8 +23,9 @@ from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColum
 from asyncdata.memory.slabs import Slabs
 from asyncdata.runtime.reading.chunks import Chunks
 from asyncdata.runtime.reading.contiguous import Contiguous, truncated
-from asyncdata.runtime.stage import StageContext
+from asyncdata.runtime.stage import BLOCK_ROWS, Ahead, StageContext
 from asyncdata.runtime.stages.sources.file import FileStage, SourceFile
+from asyncdata.runtime.stages.sources.framed_away import FramedAway
 from asyncdata.runtime.state.marker import Marker
 from asyncdata.workers.failure import annotate
 
@@ -43,6 +45,7 @@ class FramedStage(FileStage):
         compressed: Whether `chunks` decompresses, so that the size of its bytes is not known.
         at_once: The object is one record: where it is known to be larger than a chunk, it is received in one piece.
         by_header: Its beginning says how it is read.
+        away: Where workers may frame; None: nowhere.
     """
 
     def __init__(
@@ -56,12 +59,17 @@ class FramedStage(FileStage):
         compressed: bool = False,
         at_once: bool = False,
         by_header: bool = False,
+        away: FramedAway | None = None,
     ) -> None:
         super().__init__(context, file, reserve_bytes)
         self._bytes = Contiguous(
             chunks, context.budget, file.account, file.downstream, compressed=compressed, at_once=at_once
         )
         self._framer = framer
+        self._away = away
+        self._ahead: Ahead[Block] | None = None
+        self._limit = BLOCK_ROWS
+        self._awaited = False
         self._at_once = at_once
         self._by_header = by_header
         self._columns: tuple[int, ...] | None = None
@@ -103,12 +111,14 @@ class FramedStage(FileStage):
         if self._closed:
             return None
         self._begin()
+        if self._frames_ahead():
+            return self._take_ahead(limit)
         while True:
             block = self._next_ready(limit)
             if block is not None or self._error is not None or self._ended or self._framer.in_thread:
                 return block
             if not self._bytes.is_short:
-                self._accept_frames(self._framing(limit)())
+                self._accept_frames(self._here(self._framing(limit)))
             elif self._bytes.take_ready():
                 self._enter(self._bytes.info)
             else:
@@ -123,6 +133,15 @@ class FramedStage(FileStage):
         super()._complete(error)
 
     async def _next_block(self, limit: int) -> Block | None:
+        if self._frames_ahead():
+            assert self._ahead is not None
+            self._awaited = True
+            try:
+                if await self._ahead.wait():
+                    return self._take_ahead(limit)
+            finally:
+                self._awaited = False
+            await self._end_ahead()
         while True:
             block = self._next_ready(limit)
             if block is not None:
@@ -137,9 +156,74 @@ class FramedStage(FileStage):
                 self._enter(self._bytes.info)
             else:
                 framing = self._framing(limit)
-                self._accept_frames(await self.context.threads.run(framing) if self._framer.in_thread else framing())
+                run = self.context.threads.run
+                self._accept_frames(await run(framing) if self._framer.in_thread else self._here(framing))
 
-    def _framing(self, limit: int) -> Callable[[], Frames]:
+    # --- framing ahead of the pulls ----------------------------------------------------------------------------
+
+    def _frames_ahead(self) -> bool:
+        """Whether the next rows come from what is framed ahead; begins with it where workers are to frame."""
+        ends = self._error is not None or self._ended or self._block is not None
+        if self._ahead is None and self._away is not None and not ends and self._away.is_wished:
+            self._ahead = Ahead(self.context, self._frame_ahead)
+        return self._ahead is not None
+
+    def _take_ahead(self, limit: int) -> Block | None:
+        """The next of what is framed, if there is any; at most so many rows."""
+        assert self._ahead is not None
+        self._limit = limit
+        self._ahead.begin()
+        if not self._ahead.items:
+            return None
+        block = self._ahead.items[0]
+        if len(block) <= limit:
+            return self._ahead.take()
+        block, self._ahead.items[0] = block.split(limit)
+        return block
+
+    async def _frame_ahead(self) -> None:
+        assert self._ahead is not None
+        while self._error is None and not self._ended:
+            await self._ahead.room(self._may_not_frame)
+            if self._bytes.is_short:
+                await self._bytes.take()
+                self._enter(self._bytes.info)
+                continue
+            self._accept_frames(await self._frame(self._limit))
+            block = self._next_ready(self._limit)
+            if block is not None:
+                self._ahead.put(block)
+
+    def _may_not_frame(self) -> bool:
+        """Whether there is a block, or nothing to make one of; only a pull waits for bytes."""
+        assert self._ahead is not None
+        if self._ahead.items:
+            return True
+        if self._bytes.is_short and not self._awaited and self._bytes.take_ready():
+            self._enter(self._bytes.info)
+        return self._bytes.is_short and not self._awaited
+
+    async def _end_ahead(self) -> None:
+        """From here on every pull frames for itself, as far as an error is concerned for good."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            await ahead.aclose()
+        self._away = None
+
+    def _here(self, framing: Callable[[], Frames]) -> Frames:
+        return framing() if self._away is None else self._away.here(framing)
+
+    async def _frame(self, limit: int) -> Frames:
+        """Frames the bytes that are here, where that is to be done now."""
+        framing = self._framing(limit)
+        if self._away is not None and self._away.is_wished:
+            start, stop = self._bytes.bounds
+            return await self._away.frame(start, stop, **framing.keywords)
+        if self._framer.in_thread:
+            return cast("Frames", await self.context.threads.run(framing))
+        return self._here(framing)
+
+    def _framing(self, limit: int) -> partial[Frames]:
         """Frames the bytes that are here, or says that there are no more."""
         run = self._bytes
         start, stop = run.bounds
@@ -258,6 +342,10 @@ class FramedStage(FileStage):
 
     async def aclose(self) -> None:
         if not self._closed:
+            if self._ahead is not None:
+                await self._ahead.aclose()
+                while self._ahead.items:
+                    self._ahead.items.popleft().release()
             self._bytes.close()
         await super().aclose()
 

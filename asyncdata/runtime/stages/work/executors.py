@@ -16,7 +16,7 @@ from asyncdata.runtime.memory.activity import Outside
 from asyncdata.storage.blocking_jobs import until_done
 from asyncdata.workers.child import GrantDeniedError
 from asyncdata.workers.pool import Grant, WorkerPool
-from asyncdata.workers.program import Program, execute
+from asyncdata.workers.program import OtherProgram, Program, execute
 from asyncdata.workers.transfer import dump_program
 
 
@@ -71,7 +71,7 @@ class ProcessExecutor:
             return await self._pool.run(self._program_id, payload, grant=grant)
 
 
-def dump(program: Program) -> bytes:
+def dump(program: Program | OtherProgram) -> bytes:
     """The program's bytes. An error names the user's function that is in the way, not what it is wrapped in."""
     try:
         return dump_program(program)

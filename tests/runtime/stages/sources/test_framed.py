@@ -17,6 +17,7 @@ from asyncdata.formats.json_lines import JsonFramer
 from asyncdata.formats.lines import LineFramer
 from asyncdata.runtime.stage import Stage
 from asyncdata.runtime.stages.sources.framed import FramedStage
+from tests.runtime.stages.framing_ways import away
 from tests.runtime.stages.laws import Bench, Make, check_any_blocking, check_cancelling, check_closing, whole
 from tests.runtime.stages.test_tfrecord import URL, CutChunks
 from tests.samples import samples
@@ -43,6 +44,7 @@ CASES: dict[str, tuple[Callable[[], Framer], bytes, list[Any]]] = {
     "whole": (WholeFramer, b"everything" * 9, [b"everything" * 9]),
     "whole with url": (lambda: WholeFramer(URL), b"everything", [[URL, b"everything"]]),
 }
+pytestmark = pytest.mark.usefixtures("way")
 BY_NAME = pytest.mark.parametrize("name", CASES)
 
 
@@ -56,10 +58,11 @@ def reading(
             bench.context("Framed"),
             bench.file(URL),
             CutChunks(bench, data, cuts, room=room),
-            make(),
+            framer := make(),
             compressed=compressed,
             reserve_bytes=0,
             at_once=make is WholeFramer,
+            away=away(bench, framer),
         )
 
     return stage
