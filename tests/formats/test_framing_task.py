@@ -44,9 +44,7 @@ FRAMERS: dict[str, tuple[Callable[[], Framer], Callable[[random.Random], bytes]]
 
 def shown(frames: Frames) -> dict[str, Any]:
     """What can be compared."""
-    values = [
-        [value.rows.tolist(), value.leaf] if isinstance(value, Refs) else list(value) for value in frames.values
-    ]
+    values = [[value.rows.tolist(), value.leaf] if isinstance(value, Refs) else list(value) for value in frames.values]
     others = {name: getattr(frames, name) for name in ("stop", "need", "next_line", "ended", "short", "resume")}
     return {"starts": frames.starts.tolist(), "values": values, "error": repr(frames.error), **others}
 
