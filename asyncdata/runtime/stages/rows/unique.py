@@ -1,8 +1,7 @@
 """`unique`: each element the first time it comes.
 
-Elements are equal when their leaves are: of one dtype and shape with the same bytes, or equal byte strings, texts or
-objects. What was seen is remembered as keys, long ones as digests of 16 bytes, so that memory follows the number of
-different elements, not their size. It is Python's memory, not the arena's, and charged as bytes without a slab.
+What was seen is remembered as keys (see `element_key`), so that memory follows the number of different elements, not
+their size. It is Python's memory, not the arena's, and charged as bytes without a slab.
 
 Where elements come in no fixed order, all keys are digests, and those of elements that were delivered are in the state.
 Of equal elements that were not delivered, the first one to come again is passed on.
@@ -10,9 +9,7 @@ Of equal elements that were not delivered, the first one to come again is passed
 
 from __future__ import annotations
 
-import hashlib
-import math
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Any, Final
 
 import numpy as np
@@ -21,14 +18,13 @@ from asyncdata.errors import MemoryLimitError
 from asyncdata.memory.accounts import Foreseen, Ticket
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import ArrayColumn
-from asyncdata.memory.pickling import dumps
-from asyncdata.memory.structure import LEAF, flatten
+from asyncdata.memory.structure import LEAF
 from asyncdata.runtime.stage import Stage, StageContext
+from asyncdata.runtime.stages.rows.element_key import digest, element_key, stable_key
 from asyncdata.runtime.state.marker import FirstMark
 from asyncdata.runtime.state.tracks import KEY_BYTES, Track
 from asyncdata.workers.failure import annotate
 
-_LONG: Final = 64
 _KEY_BYTES: Final = 150
 """What one leaf of an element that was seen costs, about: its place in the set and the key."""
 _NEST_BYTES: Final = 250
@@ -77,7 +73,7 @@ class UniqueStage(Stage):
             return None
         if block.advance.ordered:
             self._first_mark.feed(block.advance)
-        keys, self._error = _keys(block)
+        keys, self._error = _keys(block, element_key if self._track is None else stable_key)
         if self._error is not None:
             self.context.sources.locate(self._error, self.label, block.origin[len(keys)])
         if self._track is not None:
@@ -136,7 +132,7 @@ class UniqueStage(Stage):
         await super().aclose()
 
 
-def _keys(block: Block) -> tuple[list[Hashable], Exception | None]:
+def _keys(block: Block, key: Callable[[Any], Hashable]) -> tuple[list[Hashable], Exception | None]:
     """Keys of the rows up to one that has none, and why."""
     if block.structure is LEAF and block.columns and isinstance(block.columns[0], ArrayColumn):
         array = block.columns[0].array
@@ -144,57 +140,11 @@ def _keys(block: Block) -> tuple[list[Hashable], Exception | None]:
             return [(array.dtype.str, value) for value in array.tolist()], None
     keys: list[Hashable] = []
     try:
-        keys.extend(map(_key, block.elements()))
+        keys.extend(map(key, block.elements()))
     except Exception as error:  # noqa: BLE001 -- raised once the rows before it are delivered
         return keys, error
     return keys, None
 
 
 def _digest(key: Hashable) -> bytes:
-    """The same in every process, as far as objects of other kinds than numbers and texts look the same."""
-    digest = hashlib.blake2b(repr(key).encode("utf-8", "surrogatepass"), digest_size=16).digest()
-    return digest[:KEY_BYTES].ljust(16, b"\0")
-
-
-def _key(element: Any) -> Hashable:
-    leaves, structure = flatten(element)
-    keys = tuple(_leaf_key(leaf) for leaf in leaves)
-    return keys[0] if structure is LEAF else (structure, keys)
-
-
-def _leaf_key(leaf: Any) -> Hashable:
-    if isinstance(leaf, bytes | bytearray):
-        return (bytes, _short(bytes(leaf)))
-    if isinstance(leaf, str):
-        return (str, _short(leaf.encode("utf-8", "surrogatepass")))
-    if isinstance(leaf, bool | int | float) and not isinstance(leaf, np.generic):
-        if isinstance(leaf, float) and math.isnan(leaf):
-            return (float, "nan")
-        return (type(leaf), leaf)
-    try:
-        array = np.asarray(leaf)
-    except ValueError:  # lists of different lengths
-        array = np.fromiter(leaf, object)
-    if array.dtype == object:
-        return (type(leaf), tuple(map(_leaf_key, array.ravel().tolist())) if array.ndim else _object_key(leaf))
-    if array.ndim == 0 and array.dtype.kind in "iub":
-        return (array.dtype.str, array.item())
-    # -0.0 equals 0.0, and for a set every nan is one.
-    if array.dtype.kind in "fc":
-        array = np.where(np.isnan(array), np.array(np.nan, array.dtype), array + np.array(0, array.dtype))
-    return (array.dtype.str, array.shape, _short(array.tobytes()))
-
-
-def _object_key(leaf: Any) -> Hashable:
-    """An object that says itself what it equals; any other one by its content, as it is sent between processes."""
-    kind = type(leaf)
-    if isinstance(leaf, set | frozenset):
-        return tuple(sorted(map(_leaf_key, leaf), key=repr))
-    hashed: Any = kind.__hash__
-    if hashed is not None and hashed is not object.__hash__:
-        return leaf  # type: ignore[no-any-return]  # it is hashable
-    return _short(dumps(leaf))
-
-
-def _short(data: bytes) -> bytes:
-    return data if len(data) <= _LONG else hashlib.blake2b(data, digest_size=16).digest()
+    return digest(repr(key).encode("utf-8", "surrogatepass"))[:KEY_BYTES].ljust(16, b"\0")
