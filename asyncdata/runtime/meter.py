@@ -5,6 +5,9 @@ its inputs, and from stopwatches at the places that wait for something outside o
 
     asked = working + input + memory + workers          window = asked + consumer
 
+The loop is one thread. While a step leaves it to others, they may be making what comes next: that counts as waiting for
+the input. A source has none, and then counts as one that nobody asks.
+
 A step that works ahead has a task of its own. It is asked while that task runs and is not full. Any other step is asked
 while it is pulled.
 """
@@ -33,6 +36,7 @@ class Meter:
         alive: Runs while there is a stage, once for each of them.
         pulls: Runs while a stage is pulled.
         task: Runs while the task of a stage that works ahead runs; None for other stages.
+        others: Runs while a stage that could go on leaves the loop to others.
         full: Runs while that task waits because it is as far ahead as it may be.
         storage: Runs while a stage waits for a read.
         memory: Runs while a stage waits for memory.
@@ -53,6 +57,7 @@ class Meter:
         self.alive = Stopwatch()
         self.pulls = Stopwatch()
         self.task: Stopwatch | None = None
+        self.others = Stopwatch()
         self.full = Stopwatch()
         self.storage = Stopwatch()
         self.memory = Stopwatch()
@@ -120,12 +125,14 @@ def _step(meter: Meter, inputs: list[Meter], places: tuple[int, ...], now: float
     copies = max(meter.alive.seconds(now) / window_s, 1e-9)
     scale = 1 / max(copies, 1.0)
     # What is measured at different places overlaps a little where several things go on; the parts never exceed the sum.
-    asked = left = min(meter.asked_s(now) * scale, window_s)
+    others = meter.others.seconds(now)
+    asked = left = min(max(0.0, meter.asked_s(now) - (0.0 if inputs else others)) * scale, window_s)
     memory = min(meter.memory.seconds(now) * scale, left)
     left -= memory
     calls = min(meter.calls.seconds(now) * scale, left)
     left -= calls
-    waited = min((meter.storage.seconds(now) + sum(each.pulls.seconds(now) for each in inputs)) * scale, left)
+    pulled = meter.storage.seconds(now) + sum(each.pulls.seconds(now) for each in inputs)
+    waited = min((pulled + (others if inputs else 0.0)) * scale, left)
     return StepStats(
         name=meter.label,
         kind=meter.kind,

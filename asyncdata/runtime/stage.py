@@ -27,6 +27,7 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar
 from asyncdata.memory.accounts import Account
 from asyncdata.memory.advance import Mark
 from asyncdata.memory.block import Block
+from asyncdata.observe.stopwatch import Stopwatch
 from asyncdata.runtime.error_policy import Guard
 from asyncdata.runtime.life.threads import Offload
 from asyncdata.runtime.memory.activity import note_progress
@@ -126,7 +127,7 @@ class Stage(ABC):
         self.inputs = inputs
         self.meter: Meter | None = None
         self._block: Block | None = None
-        self._pause = Pause()
+        self._pause = Pause(context.meter.others)
 
     def pull(self, limit: int) -> Coroutine[Any, Any, Block | None]:
         """The next block, of 1 to `limit` rows, or of none when it only carries news; None at the end, and ever after.
@@ -219,16 +220,22 @@ async def close_all(stages: Iterable[Stage]) -> None:
 
 
 class Pause:
-    """Leaves the loop to others now and then; for loops that may go round without ever waiting."""
+    """Leaves the loop to others now and then; for loops that may go round without ever waiting.
 
-    def __init__(self) -> None:
+    Args:
+        others: Runs meanwhile: what others do is no work of the one who pauses.
+    """
+
+    def __init__(self, others: Stopwatch | None = None) -> None:
+        self._others = Stopwatch() if others is None else others
         self._since = time.monotonic()
 
     async def __call__(self) -> None:
         """Lets every other task have its turn, if the last time was more than 2 ms ago."""
         if time.monotonic() - self._since > LONG_STEP_S:
             note_progress()
-            await asyncio.sleep(0)
+            with self._others:
+                await asyncio.sleep(0)
             self._since = time.monotonic()
 
 

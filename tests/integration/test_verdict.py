@@ -99,6 +99,31 @@ def test_a_slow_function_is_found(cause: str, ds: ad.Dataset, step: str) -> None
     assert 1.2 * verdict.rate < verdict.faster_rate <= 2 * verdict.rate
 
 
+def quick(_element: Any) -> int:
+    """A tenth of what `compute` takes."""
+    until = time.thread_time() + 0.001
+    while time.thread_time() < until:
+        pass
+    return 0
+
+
+def shared(name: str) -> ad.Dataset:
+    """Steps that share the loop, each of which could go on while another one has it."""
+    slow = ad.Dataset.range(60).map(compute).prefetch(10)
+    if name == "behind":
+        return slow.map(quick).prefetch(10).batch(10)
+    other = ad.Dataset.range(60).map(quick).prefetch(3)
+    return ad.Dataset.zip((other, slow)).prefetch(2).batch(3)
+
+
+@pytest.mark.parametrize("name", ["behind", "beside"])
+def test_a_step_that_waits_for_the_loop_is_not_blamed(name: str) -> None:
+    """The loop is one thread: steps work no more on it than there was time, and the one that keeps it is named."""
+    stats = read(shared(name))
+    assert sum(step.working_s for step in stats.steps) <= 1.02 * stats.window_s
+    assert stats.verdict.step == "map(compute)"
+
+
 def test_workers_that_wait_are_told_from_workers_that_compute() -> None:
     """Both are named; other programs may have the processors that the second one needs."""
     with ad.Runtime(ad.Options(memory_limit_bytes=LIMIT_BYTES, num_workers=2)):

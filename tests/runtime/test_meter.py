@@ -50,6 +50,25 @@ def test_a_step_that_works_ahead_is_asked_while_it_has_room(now: list[float]) ->
     assert (step.working_s, step.workers_s, step.consumer_s, step.ahead) == (1, 6, 3, True)
 
 
+def test_while_others_have_the_loop_a_step_waits_for_its_input(now: list[float]) -> None:
+    """Two seconds of work, three that it left to others; a source is not asked meanwhile."""
+    last, source = Meter("batch"), Meter("read")
+    for each in (last, source):
+        each.alive.begin()
+    with last.pulls:
+        now[0] += 2
+        with last.others:
+            now[0] += 3
+    with source.pulls:
+        now[0] += 1
+        with source.others:
+            now[0] += 3
+    batch, read = step_stats({"plan": last, "plan.0": source}, 10.0)
+    # The source was pulled for four seconds, of which it worked one.
+    assert (batch.working_s + batch.input_s, batch.consumer_s) == (5, 5)
+    assert (read.working_s, read.input_s, read.consumer_s) == (1, 0, 9)
+
+
 def test_copies_are_told_as_means(now: list[float]) -> None:
     """Four files of which each is pulled a quarter of the time."""
     files = Meter("file")

@@ -71,7 +71,7 @@ class Collector:
         self._ended = False
         # As often as its input marks elements; at every batch where these are larger.
         self._marker = Marker(every=max(1, MARK_EVERY // max(sizes)), follows=True)
-        self._pause = Pause()
+        self._pause = Pause(context.meter.others)
 
     def restore(self, mark: Mark) -> None:
         """See `Stage`."""

@@ -92,7 +92,7 @@ class PrefetchStage(Stage):
             self._ahead.put(block)
             self._crowded = not await self._land(block)
             # Cheap inputs never wait; this lets the loop see to everybody else. What they do is no work of this step.
-            with self.context.meter.full:
+            with self.context.meter.others:
                 await asyncio.sleep(0)
 
     def _is_full(self) -> bool:

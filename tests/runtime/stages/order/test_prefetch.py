@@ -87,4 +87,4 @@ async def test_what_others_do_on_the_loop_is_no_work_of_the_step(monkeypatch: py
         busy.cancel()
     assert len(trace.elements) == 50
     assert now[0] > 15
-    assert meter.asked_s(now[0]) - source.pulls.seconds(now[0]) < 3
+    assert meter.asked_s(now[0]) - source.pulls.seconds(now[0]) - meter.others.seconds(now[0]) < 3
