@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import random
 from collections.abc import Iterator
-
-import pytest
 
 from asyncdata.formats.framing import Framer
 from asyncdata.formats.framing_task import FramingTask
@@ -23,11 +22,11 @@ WAYS = ["on the loop", "by workers", "moving"]
 _way = [WAYS[0]]
 
 
-@pytest.fixture(params=WAYS)
-def way(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Where stages that `away` was asked for frame."""
-    _way[0] = request.param
-    yield request.param
+@contextlib.contextmanager
+def framing(way: str) -> Iterator[None]:
+    """Stages that are made meanwhile frame there, see `WAYS`."""
+    _way[0] = way
+    yield
     _way[0] = WAYS[0]
 
 
