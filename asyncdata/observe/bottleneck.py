@@ -52,8 +52,8 @@ class Verdict:
     """What limits a pipeline. ``str()`` gives the sentences.
 
     Attributes:
-        cause: The resource that binds: ``consumer`` (the pipeline is fast enough), ``startup`` (of workers),
-            ``workers`` (their processors), ``machine`` (other programs), ``calls`` (too few at a time),
+        cause: The resource that binds: ``consumer`` (the pipeline is fast enough), ``startup`` (of workers, or before
+            a step was asked), ``workers`` (their processors), ``machine`` (other programs), ``calls`` (too few at a time),
             ``interpreter`` (its lock), ``blocked_loop``, ``loop`` (the thread of the stages), ``generator``,
             ``decompression`` (one thread per file), ``memory`` (the limit), ``throttled`` (by the server), ``failing``
             (reads, which are made again), ``link`` (network or server), ``receivers`` (the processes that receive),
@@ -118,6 +118,20 @@ def judge(
                 f"{_seconds(consumer.wait_s)} that the consumer waited passed before {slow.name} had its first result."
             ),
             action="Start them once for several pipelines and epochs: iterate inside `with ad.Runtime():`.",
+            wait_share=share,
+            rate=rate,
+        )
+    # What the last step was not asked for, no step can explain: threads, or with ``isolate=True`` a process, started.
+    before_s = consumer.first_wait_s - steps[0].asked_s
+    if before_s >= _MOSTLY * consumer.wait_s and consumer.wait_s > _MUCH * total_s:
+        return Verdict(
+            cause="startup",
+            step="",
+            sentence=(
+                f"Limited by the start of the pipeline: {_seconds(before_s)} of the {_seconds(consumer.wait_s)} that the "
+                "consumer waited passed before a step was asked for elements."
+            ),
+            action="Start threads and processes once for several pipelines: iterate inside `with ad.Runtime():`.",
             wait_share=share,
             rate=rate,
         )

@@ -171,6 +171,16 @@ CASES: dict[str, tuple[str, str, str, tuple[StepStats, ...], dict[str, Any]]] = 
         (WAITING, dataclasses.replace(POOLED, startup_s=8.0), SOURCE),
         {"cpu": BUSY},
     ),
+    "the start of a process in which no step was at work yet": (
+        *("startup", "", "Runtime"),
+        (step("batch", working_s=0.4), SOURCE),
+        {"consumer": ConsumerStats(wait_s=1.2, step_s=0.8, first_wait_s=1.1)},
+    ),
+    "a first element that a step took long for": (
+        *("loop", "shuffle", "filter early"),
+        (step("shuffle", working_s=1.1), SOURCE),
+        {"consumer": ConsumerStats(wait_s=1.2, step_s=0.8, first_wait_s=1.1)},
+    ),
     "the consumer": (
         *("consumer", "", ""),
         (WAITING, POOLED),
