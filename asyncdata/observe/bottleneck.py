@@ -263,7 +263,8 @@ def _in_processes(step: StepStats, facts: _Facts) -> tuple[Cause, str, str]:
     workers = facts.workers
     processes, most = (1, 1) if workers is None else (max(1, workers.processes), workers.most)
     share = min(1.0, cpu.workers_busy_s / max(cpu.workers_ready_s, 1e-9))
-    busy = f"the {processes} worker processes were busy {_percent(share)} of it"
+    names = "worker process was" if processes == 1 else f"{processes} worker processes were"
+    busy = f"the {names} busy {_percent(share)} of it"
     if share < _BUSY and step.parallel < most + 1:
         return "calls", _at_most(step), "Use num_parallel_calls=ad.AUTOTUNE."
     if _is_waiting(cpu.workers_s, cpu.workers_delayed_s, cpu.workers_busy_s):
@@ -276,7 +277,7 @@ def _in_processes(step: StepStats, facts: _Facts) -> tuple[Cause, str, str]:
     if _is_starved(cpu.workers_s, cpu.workers_delayed_s, cpu.workers_busy_s):
         return _machine(cpu.workers_delayed_s, cpu.workers_s)
     if most < cpu.cores:
-        return "workers", busy, f"Raise Options(num_workers={most}); {cpu.cores} processors may be used."
+        return "workers", busy, f"Use Options(num_workers={cpu.cores}) instead of {most}: so many processors may be used."
     return (
         "workers",
         f"{busy}, on {cpu.cores} processors",

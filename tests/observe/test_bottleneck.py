@@ -50,7 +50,7 @@ BUSY = CpuStats(
 CASES: dict[str, tuple[str, str, str, tuple[StepStats, ...], dict[str, Any]]] = {
     "workers, all processors": ("workers", "map", "cache()", (WAITING, POOLED, SOURCE), {"cpu": BUSY}),
     "workers, few": (
-        *("workers", "map", "num_workers"),
+        *("workers", "map", "num_workers=16"),
         (WAITING, POOLED, SOURCE),
         {"cpu": dataclasses.replace(BUSY, cores=16)},
     ),
@@ -204,6 +204,14 @@ def test_the_cause_the_step_and_the_action_follow_from_the_numbers(case: str) ->
     assert action in found.action
     assert bool(found.action) == bool(action)
     assert found.sentence.endswith(".")
+
+
+def test_one_worker_process_is_one() -> None:
+    """And more of them are advised, not as many as there are."""
+    one = dataclasses.replace(WORKERS, processes=1, most=1)
+    found = pipeline(WAITING, POOLED, SOURCE, workers=one, cpu=BUSY).verdict
+    assert "the worker process was busy 95 % of it" in found.sentence
+    assert "num_workers=4" in found.action
 
 
 def test_the_share_of_a_step_is_that_of_all_its_copies() -> None:
