@@ -25,6 +25,7 @@ Cause: TypeAlias = Literal[
     "loop",
     "generator",
     "decompression",
+    "storing",
     "memory",
     "throttled",
     "failing",
@@ -42,6 +43,15 @@ _FULL: Final = 0.85
 _LAGGING: Final = 0.2
 _REFUSED: Final = 3
 _FAILING: Final = 0.2
+_WRITING: Final = {
+    "cache": "Keep it in memory: cache() without a file name; or write it before training, as later epochs read it.",
+    "snapshot": "Write it before training, as later runs only read it; or without compression.",
+}
+_READING_AGAIN: Final = {
+    "cache": "Keep it in memory: cache() without a file name.",
+    "snapshot shard": "Write it without compression, or in several shards (shard_func) that reader_func interleaves.",
+}
+"""What helps steps whose files are written and read in threads of their own, by kind."""
 _RUNNABLE: Final = 0.75
 """Functions that compute or wait for a processor for less of their time than this mostly wait for something else: where
 the machine is busy, each end of such a wait is delayed as well."""
@@ -52,12 +62,13 @@ class Verdict:
     """What limits a pipeline. ``str()`` gives the sentences.
 
     Attributes:
-        cause: The resource that binds: ``consumer`` (the pipeline is fast enough), ``startup`` (of workers, or before
-            a step was asked), ``workers`` (their processors), ``machine`` (other programs), ``calls`` (too few at a time),
-            ``interpreter`` (its lock), ``blocked_loop``, ``loop`` (the thread of the stages), ``generator``,
-            ``decompression`` (one thread per file), ``memory`` (the limit), ``throttled`` (by the server), ``failing``
-            (reads, which are made again), ``link`` (network or server), ``receivers`` (the processes that receive),
-            ``parallelism`` (too few files at a time), or ``unknown``.
+        cause: The resource that binds: ``consumer`` (the pipeline is fast enough), ``startup`` (of workers, or before a
+            step was asked), ``workers`` (their processors), ``machine`` (other programs), ``calls`` (too few at a
+            time), ``interpreter`` (its lock), ``blocked_loop``, ``loop`` (the thread of the stages), ``generator``,
+            ``decompression`` (one thread per file), ``storing`` (one thread per file of a cache or snapshot),
+            ``memory`` (the limit), ``throttled`` (by the server), ``failing`` (reads, which are made again), ``link``
+            (network or server), ``receivers`` (the processes that receive), ``parallelism`` (too few files at a time),
+            or ``unknown``.
         step: The step that is the bottleneck; empty if none is.
         sentence: What was found, with the numbers that show it.
         action: What to do, with the option's name; empty if there is nothing to do.
@@ -128,8 +139,8 @@ def judge(
             cause="startup",
             step="",
             sentence=(
-                f"Limited by the start of the pipeline: {_seconds(before_s)} of the {_seconds(consumer.wait_s)} that the "
-                "consumer waited passed before a step was asked for elements."
+                f"Limited by the start of the pipeline: {_seconds(before_s)} of the {_seconds(consumer.wait_s)} that "
+                "the consumer waited passed before a step was asked for elements."
             ),
             action="Start threads and processes once for several pipelines: iterate inside `with ad.Runtime():`.",
             wait_share=share,
@@ -175,10 +186,11 @@ def _on_loop_s(step: StepStats) -> float:
 
 def _explain(step: StepStats, facts: _Facts) -> tuple[Cause, str, str]:
     """Which resource binds a step, the evidence, and the action."""
+    stores = step.kind in (_WRITING if step.inputs else _READING_AGAIN)
     parts = {
         step.working_s: _working,
         step.memory_s: _memory,
-        step.workers_s: _calling,
+        step.workers_s: _storing if stores else _calling,
         (0.0 if step.inputs else step.input_s): _reading,
     }
     return parts[max(parts)](step, facts)
@@ -244,6 +256,12 @@ def _calling(step: StepStats, facts: _Facts) -> tuple[Cause, str, str]:
     return "calls", _at_most(step), "Raise num_parallel_calls, and Options(num_threads=...) with it."
 
 
+def _storing(step: StepStats, _facts: _Facts) -> tuple[Cause, str, str]:
+    share = _percent(step.workers_s / max(step.asked_s, 1e-9))
+    done, actions = ("written", _WRITING) if step.inputs else ("read", _READING_AGAIN)
+    return "storing", f"{share} of its own time its file was {done}, in one thread", actions[step.kind]
+
+
 def _in_source_thread(step: StepStats) -> tuple[Cause, str, str]:
     if step.kind == "from_generator":
         return (
@@ -277,7 +295,11 @@ def _in_processes(step: StepStats, facts: _Facts) -> tuple[Cause, str, str]:
     if _is_starved(cpu.workers_s, cpu.workers_delayed_s, cpu.workers_busy_s):
         return _machine(cpu.workers_delayed_s, cpu.workers_s)
     if most < cpu.cores:
-        return "workers", busy, f"Use Options(num_workers={cpu.cores}) instead of {most}: so many processors may be used."
+        return (
+            "workers",
+            busy,
+            f"Use Options(num_workers={cpu.cores}) instead of {most}: so many processors may be used.",
+        )
     return (
         "workers",
         f"{busy}, on {cpu.cores} processors",

@@ -124,6 +124,20 @@ CASES: dict[str, tuple[str, str, str, tuple[StepStats, ...], dict[str, Any]]] = 
         {},
     ),
     "decompression": ("decompression", "read", "cycle_length", (WAITING, step("read", workers_s=9.0)), {}),
+    "a snapshot that is written": (
+        *("storing", "snapshot", "without compression"),
+        (WAITING, step("snapshot", workers_s=9.0), SOURCE),
+        {},
+    ),
+    "a snapshot that is read": (
+        "storing",
+        "snapshot shard",
+        "shard_func",
+        (step("snapshot shard", workers_s=9.0),),
+        {},
+    ),
+    "a cache that is written": ("storing", "cache", "in memory", (WAITING, step("cache", workers_s=9.0), SOURCE), {}),
+    "a cache that is read": ("storing", "cache", "in memory", (WAITING, step("cache", workers_s=9.0)), {}),
     "memory": ("memory", "map", "memory_limit_bytes", (WAITING, step("map", memory_s=9.0), SOURCE), {}),
     "no read-ahead": (
         *("memory", "read", "memory_limit_bytes"),
