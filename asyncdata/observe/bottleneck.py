@@ -7,6 +7,7 @@ for memory, for its calls, or for storage) and the counters of processors and re
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
@@ -29,6 +30,7 @@ Cause: TypeAlias = Literal[
     "memory",
     "throttled",
     "failing",
+    "listing",
     "link",
     "receivers",
     "parallelism",
@@ -52,6 +54,11 @@ _READING_AGAIN: Final = {
     "snapshot shard": "Write it without compression, or in several shards (shard_func) that reader_func interleaves.",
 }
 """What helps steps whose files are written and read in threads of their own, by kind."""
+_LISTING: Final = {
+    "list_files": "Write the list once, with ad.write_manifest, and use Dataset.from_manifest; or give fewer patterns.",
+    "from_manifest": "Keep the manifest on this machine.",
+}
+"""What helps steps that wait for a list of files, by kind."""
 _RUNNABLE: Final = 0.75
 """Functions that compute or wait for a processor for less of their time than this mostly wait for something else: where
 the machine is busy, each end of such a wait is delayed as well."""
@@ -66,9 +73,9 @@ class Verdict:
             step was asked), ``workers`` (their processors), ``machine`` (other programs), ``calls`` (too few at a
             time), ``interpreter`` (its lock), ``blocked_loop``, ``loop`` (the thread of the stages), ``generator``,
             ``decompression`` (one thread per file), ``storing`` (one thread per file of a cache or snapshot),
-            ``memory`` (the limit), ``throttled`` (by the server), ``failing`` (reads, which are made again), ``link``
-            (network or server), ``receivers`` (the processes that receive), ``parallelism`` (too few files at a time),
-            or ``unknown``.
+            ``memory`` (the limit), ``throttled`` (by the server), ``failing`` (reads, which are made again),
+            ``listing`` (of files), ``link`` (network or server), ``receivers`` (the processes that receive),
+            ``parallelism`` (too few files at a time), or ``unknown``.
         step: The step that is the bottleneck; empty if none is.
         sentence: What was found, with the numbers that show it.
         action: What to do, with the option's name; empty if there is nothing to do.
@@ -344,8 +351,31 @@ def _reading(step: StepStats, facts: _Facts) -> tuple[Cause, str, str]:
             f"{flight}, at {reads.bytes / facts.window_s / 1e6:,.1f} MB/s",
             "Store less (compress, smaller images), keep data with cache() or snapshot(), or read from nearer.",
         )
-    files = max(1, round(step.copies))
-    return "parallelism", flight, f"Read more files at a time: interleave(..., cycle_length={4 * files})."
+    return _few_files(step, facts, flight)
+
+
+def _few_files(step: StepStats, facts: _Facts, flight: str) -> tuple[Cause, str, str]:
+    """Hardly a read is under way."""
+    if step.kind in _LISTING:
+        return "listing", f"for {_seconds(step.input_s)} its list was waited for", _LISTING[step.kind]
+    at_a_time = max(1, round(step.copies))
+    files = _opened(facts.steps.index(step), facts.steps)
+    if files <= at_a_time:
+        action = "Store the data in more files, or read from nearer: all that were found are read at a time."
+        return "parallelism", flight, action
+    action = f"Read more files at a time: interleave(..., cycle_length={min(4 * at_a_time, files)})."
+    return "parallelism", flight, action
+
+
+def _opened(place: int, steps: Sequence[StepStats]) -> int | float:
+    """How many files, or other inner datasets, a source belongs to one of; infinite if that is not known."""
+    for above in reversed(range(place)):
+        if place not in steps[above].inputs:
+            continue
+        if steps[above].kind == "interleave":
+            return max(steps[other].elements for other in steps[above].inputs if other != place) or math.inf
+        place = above
+    return math.inf
 
 
 def _receivers(count: int) -> str:

@@ -159,10 +159,10 @@ def records(server: FakeGCS, files: int, size: int) -> None:
         server.put("bucket", f"{number:03d}.bin", bytes(size))
 
 
-def from_bucket(server: FakeGCS, cycle_length: int, size: int, **options: Any) -> PipelineStats:
-    """The files, read."""
+def from_bucket(server: FakeGCS, cycle_length: int, size: int, files: int, **options: Any) -> PipelineStats:
+    """So many files, read; nothing has to be listed."""
     storage = {"gs": {"endpoint_url": server.url, "token": "anon"}}
-    names = ad.Dataset.list_files("gs://bucket/*.bin", shuffle=False)
+    names = ad.Dataset.from_tensor_slices([f"gs://bucket/{number:03d}.bin" for number in range(files)])
     ds = names.interleave(lambda name: ad.FixedLengthRecordDataset(name, size), cycle_length)
     return read(ds, storage=storage, **options)
 
@@ -172,16 +172,26 @@ def test_too_few_files_at_a_time_are_found() -> None:
     profile = Profile(latency=Latency(kind="fixed", median_s=0.1))
     with FakeGCS(buckets=["bucket"], profile=profile) as server:
         records(server, 30, 1000)
-        stats = from_bucket(server, 1, 1000)
+        stats = from_bucket(server, 1, 1000, files=30, memory_limit_bytes=4 * LIMIT_BYTES)
     assert stats.verdict.cause == "parallelism", stats
     assert "cycle_length" in stats.verdict.action
+
+
+def test_a_slow_listing_is_found() -> None:
+    """Pages of names take long, and there is one small file."""
+    profile = Profile(latency=Latency(kind="fixed", median_s=0.3))
+    with FakeGCS(buckets=["bucket"], profile=profile) as server:
+        records(server, 1, 1000)
+        storage = {"gs": {"endpoint_url": server.url, "token": "anon"}}
+        stats = read(ad.Dataset.list_files("gs://bucket/*.bin"), storage=storage)
+    assert (stats.verdict.cause, stats.verdict.step) == ("listing", "list_files"), stats
 
 
 def test_a_narrow_link_is_found() -> None:
     """As many reads as are allowed, and still hardly a byte comes."""
     with FakeGCS(buckets=["bucket"], profile=Profile(total_bytes_per_s=2e6)) as server:
         records(server, 24, 100_000)
-        stats = from_bucket(server, 8, 100_000, max_requests_in_flight=4)
+        stats = from_bucket(server, 8, 100_000, files=24, max_requests_in_flight=4)
     assert stats.verdict.cause == "link", stats
     assert "Store less" in stats.verdict.action, stats
 
@@ -191,7 +201,7 @@ def test_too_few_requests_at_a_time_are_found() -> None:
     profile = Profile(latency=Latency(kind="fixed", median_s=0.1))
     with FakeGCS(buckets=["bucket"], profile=profile) as server:
         records(server, 40, 1000)
-        stats = from_bucket(server, 16, 1000, max_requests_in_flight=2)
+        stats = from_bucket(server, 16, 1000, files=40, max_requests_in_flight=2)
     assert stats.verdict.cause == "link", stats
     assert "max_requests_in_flight=8" in stats.verdict.action, stats
 
@@ -201,7 +211,7 @@ def test_a_server_that_refuses_is_found() -> None:
     profile = Profile(rules=(Rule(fault=Fault(kind="status", status=429), every=2),))
     with FakeGCS(buckets=["bucket"], profile=profile) as server:
         records(server, 24, 1000)
-        stats = from_bucket(server, 4, 1000)
+        stats = from_bucket(server, 4, 1000, files=24)
     assert stats.verdict.cause == "throttled", stats
 
 
@@ -210,7 +220,7 @@ def test_a_server_that_fails_is_found() -> None:
     profile = Profile(rules=(Rule(fault=Fault(kind="status", status=503), every=2),))
     with FakeGCS(buckets=["bucket"], profile=profile) as server:
         records(server, 24, 1000)
-        stats = from_bucket(server, 4, 1000)
+        stats = from_bucket(server, 4, 1000, files=24)
     assert stats.verdict.cause == "failing", stats
 
 
@@ -219,7 +229,7 @@ def test_a_small_memory_limit_is_found() -> None:
     profile = Profile(latency=Latency(kind="fixed", median_s=0.1))
     with FakeGCS(buckets=["bucket"], profile=profile) as server:
         records(server, 4, 4 << 20)
-        stats = from_bucket(server, 4, 1 << 16, memory_limit_bytes=4 << 20)
+        stats = from_bucket(server, 4, 1 << 16, files=4, memory_limit_bytes=4 << 20)
     assert stats.verdict.cause == "memory", stats
     assert "memory_limit_bytes" in stats.verdict.action
 

@@ -180,6 +180,8 @@ CASES: dict[str, tuple[str, str, str, tuple[StepStats, ...], dict[str, Any]]] = 
         {"reads": dataclasses.replace(READS, in_flight=23, receivers=2, receivers_s=18.0), "cpu": CpuStats(cores=2)},
     ),
     "few files": ("parallelism", "read", "cycle_length=8", (WAITING, dataclasses.replace(STORED, copies=2.0)), {}),
+    "a list of files": ("listing", "list_files", "write_manifest", (WAITING, step("list_files", input_s=9.0)), {}),
+    "a manifest": ("listing", "from_manifest", "on this machine", (WAITING, step("from_manifest", input_s=9.0)), {}),
     "the start of workers": (
         *("startup", "map", "Runtime"),
         (WAITING, dataclasses.replace(POOLED, startup_s=8.0), SOURCE),
@@ -246,6 +248,20 @@ def test_of_several_inputs_the_one_that_is_waited_for_is_followed() -> None:
     quick, slow = step("quick", working_s=0.1), step("map", working_s=8.0)
     found = verdict(step("zip", input_s=9.0, inputs=(1, 2)), dataclasses.replace(quick, inputs=()), slow)
     assert found.step == "map"
+
+
+@pytest.mark.parametrize(("files", "action"), [(100, "cycle_length=8"), (5, "cycle_length=5"), (2, "in more files")])
+def test_no_more_files_at_a_time_are_advised_than_there_are(files: int, action: str) -> None:
+    """They are counted by the step that names them; two are read at a time."""
+    steps = (
+        step("interleave", input_s=9.0, inputs=(1, 2)),
+        step("list_files", elements=files),
+        step("map", input_s=9.0, copies=2.0, inputs=(3,)),
+        dataclasses.replace(STORED, copies=2.0),
+    )
+    found = dataclasses.replace(pipeline(), steps=steps).verdict
+    assert (found.cause, found.step) == ("parallelism", "read")
+    assert action in found.action
 
 
 WORKING = step("batch", working_s=4.0, input_s=6.0)
