@@ -122,7 +122,7 @@ def judge(
     """Says what limits a pipeline; see `PipelineStats` for the arguments."""
     total_s = consumer.wait_s + consumer.step_s
     if not elements or not steps or not total_s:
-        return Verdict(cause="unknown", step="", sentence="No element was delivered yet.", action="")
+        return Verdict(cause="unknown", step="", sentence=_nothing_delivered(steps), action="")
     rate = elements / total_s
     steady_s = total_s - consumer.first_wait_s
     share = max(0.0, consumer.wait_s - consumer.first_wait_s) / steady_s if steady_s > 0 and elements > 1 else 0.0
@@ -176,6 +176,15 @@ def judge(
         rate=rate,
         faster_rate=rate * _gain(place, facts),
     )
+
+
+def _nothing_delivered(steps: Sequence[StepStats]) -> str:
+    """Where elements were lost, as far as there were any."""
+    for step in steps:
+        got = max((steps[place].elements for place in step.inputs), default=0)
+        if got and not step.elements:
+            return f"No element was delivered so far: {step.name} got {got:,} and passed on none."
+    return "No element was delivered so far."
 
 
 def _bottleneck(steps: Sequence[StepStats]) -> int:

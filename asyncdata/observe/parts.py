@@ -94,6 +94,7 @@ class StepStats:
         return self.working_s + self.input_s + self.memory_s + self.workers_s
 
 
+_MOST_STEPS: Final = 3
 _COUNTED: Final = {"calls": " calls at a time", "times": " times the usual elements"}
 
 
@@ -291,3 +292,13 @@ class SkippedStats:
     steps: Mapping[str, int] = field(default_factory=dict)
     lines_lost: int = 0
     last: str = ""
+
+    def __str__(self) -> str:
+        """How many elements and shards, and in which steps most of them failed."""
+        shards = f"; shards that ended early: {self.shards:,}" if self.shards else ""
+        most = sorted(self.steps, key=self.steps.__getitem__, reverse=True)
+        steps = [f"{self.steps[name]:,} in {name}" for name in most[:_MOST_STEPS]]
+        if len(most) > _MOST_STEPS:
+            steps.append(f"others in {len(most) - _MOST_STEPS} more steps")
+        where = f" ({', '.join(steps)})" if steps else ""
+        return f"Elements skipped: {self.elements:,}{where}{shards}."

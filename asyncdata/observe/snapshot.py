@@ -95,7 +95,7 @@ class PipelineStats:
         )
 
     def __str__(self) -> str:
-        """A table of the steps in the order of the data, the settings that were changed, and the verdict."""
+        """A table of the steps in the order of the data, changed settings, what was skipped, and the verdict."""
         return "\n\n".join([as_text(HEAD, self._rows()), *self._changes(), str(self.verdict)])
 
     def _repr_html_(self) -> str:
@@ -104,7 +104,8 @@ class PipelineStats:
 
     def _changes(self) -> list[str]:
         changed = [str(knob) for knob in self.knobs if knob.value != knob.default]
-        return [f"Found by AUTOTUNE: {'; '.join(changed)}."] if changed else []
+        found = [f"Found by AUTOTUNE: {'; '.join(changed)}."] if changed else []
+        return [*found, str(self.skipped)] if self.skipped.elements or self.skipped.shards else found
 
     def _rows(self) -> list[list[str]]:
         rows = [step_row(step, self.window_s) for step in reversed(self.steps)]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from asyncdata.observe.bottleneck import Verdict
-from asyncdata.observe.parts import ConsumerStats, CpuStats, ReadStats, StepStats, WorkersStats
+from asyncdata.observe.parts import ConsumerStats, CpuStats, ReadStats, SkippedStats, StepStats, WorkersStats
 from asyncdata.observe.snapshot import PipelineStats
 
 STARVED = ConsumerStats(wait_s=9.0, step_s=1.0, first_wait_s=0.1, median_wait_s=0.1, p90_wait_s=0.2, p99_wait_s=0.3)
@@ -308,6 +308,24 @@ def test_statistics_print_as_a_table_and_the_verdict() -> None:
         assert sum(int(cell) for cell in row.replace("%", "").split()[-5:]) == pytest.approx(100, abs=2)
     assert sentence.startswith("Limited by map: the consumer waited 90 % of the time (median 100 ms")
     assert sentence.endswith("elements/s.")
+
+
+def test_a_step_that_passes_nothing_on_is_named() -> None:
+    """The first one from the end that had something to pass on: everything failed there, or was filtered."""
+    lost = step("filter", input_s=9.0)
+    found = verdict(WAITING, lost, step("read", elements=300), elements=0)
+    assert found.sentence == "No element was delivered so far: filter got 300 and passed on none."
+    assert verdict(WAITING, lost, SOURCE, elements=0).sentence == "No element was delivered so far."
+
+
+def test_what_was_skipped_is_printed() -> None:
+    """How much, and where most of it; of many steps the first three."""
+    skipped = SkippedStats(elements=1000, shards=2, steps={"a": 10, "b": 700, "c": 200, "d": 50, "e": 40})
+    line = "Elements skipped: 1,000 (700 in b, 200 in c, 50 in d, others in 2 more steps); shards that ended early: 2."
+    stats = pipeline(WAITING, SOURCE, skipped=skipped)
+    assert line in str(stats).splitlines()
+    assert line in stats._repr_html_()
+    assert "skipped" not in str(pipeline(WAITING, SOURCE))
 
 
 def test_in_notebooks_names_are_escaped_and_long_plans_are_shortened() -> None:
