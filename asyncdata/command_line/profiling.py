@@ -55,7 +55,10 @@ def run(arguments: argparse.Namespace, options: Options, results: ResultPrinter,
         raise UsageError("--trace records a pipeline that this command runs, not one of --pid")
     if arguments.pid is not None:
         return _ask(arguments, results)
-    recorded = profile(arguments.out, trace=arguments.trace or False)
+    try:
+        recorded = profile(arguments.out, trace=arguments.trace or False)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
     dataset = measured_dataset(arguments, options, results, display).with_options(options)
     step = threading.Event()  # never set: waiting for it leaves processor and interpreter to others, as a device does
     pace = Pace(clock())

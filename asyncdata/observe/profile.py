@@ -303,7 +303,7 @@ def profile(
         A context manager; its ``report()`` returns a frozen `ProfileReport`.
 
     Raises:
-        ValueError: `path` or `trace` has another ending, or `sample_hz` is out of range.
+        ValueError: `path` or `trace` has another ending, both are one file, or `sample_hz` is out of range.
         FileNotFoundError: The directory of `path` or `trace` does not exist.
 
     Example:
@@ -322,6 +322,8 @@ def profile(
         _check_file("path", path, (".html", ".htm", ".json"))
     if not isinstance(trace, bool):
         _check_file("trace", trace, (".json",))
+        if path is not None and os.path.realpath(path) == os.path.realpath(trace):
+            raise ValueError(f"the report and the trace need a file each, not both {arguments.shown(os.fspath(path))}")
     arguments.number("sample_hz", sample_hz, least=0, most=1000)
     return Profile(path, sample_hz, trace)
 

@@ -49,6 +49,14 @@ def test_a_trace(run: Callable[..., Any], own: str, tmp_path: Path) -> None:
     assert document["trace"] == str(tmp_path / "again.json")
 
 
+def test_one_file_for_report_and_trace(run: Callable[..., Any], own: str, tmp_path: Path) -> None:
+    """One of them would be lost; nothing is iterated or written."""
+    ran = run("profile", f"{own}:dataset", "--out", "both.json", "--trace", "./both.json")
+    assert ran.code == 2
+    assert "a file each" in ran.err
+    assert not (tmp_path / "both.json").exists()
+
+
 def test_an_error_of_the_user(run: Callable[..., Any], own: str, tmp_path: Path) -> None:
     """It keeps its traceback, and there is a report of what happened before."""
     with pytest.raises(ZeroDivisionError):

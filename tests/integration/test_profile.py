@@ -210,6 +210,8 @@ def test_a_file_that_cannot_be_written(tmp_path: Path) -> None:
         ad.profile(tmp_path / "report.pdf")
     with pytest.raises(FileNotFoundError, match="does not exist"):
         ad.profile(tmp_path / "missing" / "report.html")
+    with pytest.raises(ValueError, match="a file each"):
+        ad.profile(tmp_path / "one.json", trace=tmp_path / "." / "one.json")
     folder = tmp_path / "removed"
     folder.mkdir()
     with pytest.raises(ZeroDivisionError) as caught, ad.profile(folder / "report.html"):
