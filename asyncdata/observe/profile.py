@@ -66,8 +66,9 @@ class _Recording:
 
     @property
     def is_over(self) -> bool:
-        """Whether there is nothing more to record."""
-        return self._watched is None
+        """Whether the pipeline has ended; the last snapshot of it may still have to be taken."""
+        watched = self._watched
+        return watched is None or watched.is_over
 
     def tick(self, *, at_once: bool) -> None:
         """Takes a snapshot if it is time to, or at once; the last one lets go of the pipeline."""
@@ -214,10 +215,10 @@ class Profile:
         recording = _Recording(watched, steps, epoch, options)
         with self._lock:
             self._recordings.append(recording)
-            over = [each for each in self._recordings if each.is_over]
-            if len(self._recordings) > MOST_PIPELINES and over:
-                self._recordings.remove(over[0])
-                self._dropped += 1
+            if (excess := len(self._recordings) - MOST_PIPELINES) > 0:
+                for over in [each for each in self._recordings if each.is_over][:excess]:
+                    self._recordings.remove(over)
+                    self._dropped += 1
 
     def begin_trace(self) -> PipelineTrace | None:
         """Where one more pipeline notes what it does; None: nowhere. Iterators call it when they are made."""
