@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -73,6 +73,22 @@ def test_an_interleave_function_that_returns_no_dataset() -> None:
     dataset = ad.Dataset.range(3).interleave(lambda x: x)
     error = error_of(dataset, TypeError)
     assert "must return a Dataset" in str(error)
+
+
+def test_a_function_that_asks_for_the_next_element_of_its_own_pipeline() -> None:
+    """It would wait for itself."""
+    numbers: Iterator[Any] = ad.Dataset.range(5).map(lambda _: next(numbers)).iterator()
+    with pytest.raises(RuntimeError, match="outside of the function"):
+        next(numbers)
+
+
+def test_a_function_that_asks_for_the_next_element_of_a_pipeline_on_the_same_loop() -> None:
+    """Its error leaves the other pipeline as it was."""
+    with ad.Runtime(), ad.Dataset.range(6000).map(float).iterator() as numbers:
+        assert next(numbers) == 0
+        with pytest.raises(RuntimeError, match="outside of the function"):
+            list(ad.Dataset.range(10_000).map(lambda _: next(numbers)))
+        assert next(numbers) == numbers.position - 1
 
 
 def test_exceptions_with_odd_constructors() -> None:

@@ -50,6 +50,10 @@ class Exit(Protocol):
         """No more deliveries. The first call decides, later ones return False."""
 
 
+class OwnLoopError(RuntimeError):
+    """A function on the stage loop waits for what only this loop could bring; the iterator goes on."""
+
+
 class Edge:
     """See the module's docstring.
 
@@ -73,6 +77,7 @@ class Edge:
         self._gates: list[Gate] = []
         self._waiting: set[object] = set()
         self._stage_loop: asyncio.AbstractEventLoop | None = None
+        self._stage_thread: threading.Thread | None = None
         self._room: asyncio.Event | None = None
         self._starving: Callable[[bool], None] | None = None
         self._left: Callable[[], object] | None = None
@@ -91,6 +96,7 @@ class Edge:
         self._left = left
         with self._lock:
             self._stage_loop = loop
+            self._stage_thread = threading.current_thread()
         # The consumer may have begun to wait before there was anybody to be told.
         self._tell_starving()
 
@@ -155,7 +161,11 @@ class Edge:
     # --- consumer ----------------------------------------------------------------------------------------------
 
     def wait(self) -> None:
-        """Returns when `pop` has an answer; for a thread."""
+        """Returns when `pop` has an answer; for a thread.
+
+        Raises:
+            OwnLoopError: The pipeline itself runs in this thread, so that the wait would never end.
+        """
         me = object()
         try:
             while True:
@@ -163,6 +173,11 @@ class Edge:
                 with self._lock:
                     if self._is_ready():
                         return
+                    if threading.current_thread() is self._stage_thread:
+                        raise OwnLoopError(
+                            "a function that runs on the stage loop waits for the next element of a pipeline that this "
+                            "loop runs. Take the element outside of the function, or combine datasets with Dataset.zip"
+                        )
                     self._begin_waiting(me)
                     self._gates.append(gate)
                 gate.wait()

@@ -32,6 +32,7 @@ from asyncdata.plan.node import Node
 from asyncdata.planner.fingerprint import drawn_seeds
 from asyncdata.planner.sharing import readers_of
 from asyncdata.runtime.consumer.delivery import Delivery
+from asyncdata.runtime.consumer.edge import OwnLoopError
 from asyncdata.runtime.consumer.positions import Positions
 from asyncdata.runtime.consumer.readings import Readings
 from asyncdata.runtime.life.running import Running, prepare
@@ -142,6 +143,8 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
                 with self._readings.waits.waiting():
                     running.edge.wait()
                 element = self._take()
+        except OwnLoopError:
+            raise  # in a function of the pipeline, which reports it to whoever iterates
         except BaseException as error:
             # A signal handler may raise at any step; a traceback that is kept must not keep the pipeline open.
             if not self._closed and os.getpid() == self._pid:

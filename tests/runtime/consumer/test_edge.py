@@ -14,7 +14,7 @@ import pytest
 
 from asyncdata.memory.advance import Advance
 from asyncdata.runtime.consumer.delivery import Delivery
-from asyncdata.runtime.consumer.edge import Edge
+from asyncdata.runtime.consumer.edge import Edge, OwnLoopError
 
 
 def delivery(*items: int) -> Delivery:
@@ -325,3 +325,14 @@ def test_an_error_that_was_raised_is_no_cycle() -> None:
 
 def _is_gone(reference: Callable[[], Any]) -> bool:
     return reference() is None
+
+
+async def test_the_loop_that_fills_it_does_not_wait_for_itself() -> None:
+    """It would stop for good; what is there already can be taken."""
+    edge, _ = attached(2)
+    with pytest.raises(OwnLoopError, match="outside of the function"):
+        edge.wait()
+    assert edge.waits == 0
+    edge.put(delivery(1))
+    edge.wait()
+    assert items(edge.pop()) == [1]
