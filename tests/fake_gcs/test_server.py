@@ -18,6 +18,7 @@ import pytest
 
 import fake_gcs
 from fake_gcs import FakeGCS, FakeGCSProcess, Fault, Profile, Rule
+from fake_gcs.__main__ import main
 from fake_gcs.errors import GCSError
 from tests.fake_gcs.asking import ask, raw, status_of
 from tests.patience import LIMIT_S
@@ -165,14 +166,31 @@ def test_the_command_line(tmp_path: Path, end: signal.Signals) -> None:
 
 
 def test_the_command_line_explains_what_is_wrong(tmp_path: Path) -> None:
-    """An unknown profile and a taken port end with a status and one line."""
+    """An unknown profile, a taken port and the like end with a status and one line."""
+    file = tmp_path / "file"
+    file.touch()
     with FakeGCS() as server:
-        for arguments, status in ((["--profile", "windy"], 2), (["--port", str(server.port)], 1)):
+        for arguments, status in (
+            (["--profile", "windy"], 2),
+            (["--port", str(server.port)], 1),
+            (["--bucket", "B"], 2),
+            (["--root", str(file)], 2),
+            (["--journal", str(tmp_path / "missing" / "journal")], 2),
+        ):
             command = [sys.executable, "-m", "fake_gcs", *arguments]
             done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=LIMIT_S, check=False)
             assert (done.returncode, done.stdout) == (status, "")
             assert done.stderr.startswith("fake-gcs: ")
             assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("port", ["65536", "-1", "http"])
+def test_ports_of_the_command_line(port: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """There are only so many."""
+    with pytest.raises(SystemExit) as ended:
+        main(["--port", port])
+    assert ended.value.code == 2
+    assert "between 0 and 65535" in capsys.readouterr().err
 
 
 def test_a_server_in_another_process(tmp_path: Path) -> None:
