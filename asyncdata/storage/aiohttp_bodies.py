@@ -284,7 +284,8 @@ def client_failure(error: Exception, *, filled: int = 0) -> StorageError:
     elif isinstance(error, TimeoutError):
         cause = FailureCause.IDLE_TIMEOUT if filled else FailureCause.FIRST_BYTE_TIMEOUT
     elif isinstance(error, aiohttp.ClientConnectorError):
-        cause = FailureCause.CONNECT
+        why = error.os_error.strerror or type(error.os_error).__name__
+        return read_failed(f"cannot connect to {error.host}:{error.port}: {why}", FailureCause.CONNECT, filled=filled)
     elif isinstance(error, aiohttp.ClientConnectionError | OSError):
         cause = FailureCause.CONNECTION_LOST
     elif isinstance(error, aiohttp.InvalidURL):

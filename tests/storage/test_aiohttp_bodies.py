@@ -7,12 +7,14 @@ import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import aiohttp
 import pytest
+from aiohttp.client_reqrep import ConnectionKey
 
 from asyncdata.errors import TransientStorageError
 from asyncdata.options import Environment, HedgeOptions, Options, RetryOptions, TimeoutOptions
 from asyncdata.storage import FailureCause, Fetcher
-from asyncdata.storage.aiohttp_bodies import LenientWire
+from asyncdata.storage.aiohttp_bodies import LenientWire, client_failure
 from asyncdata.storage.attempt import Attempt, ReadLimits
 from asyncdata.storage.failures import TIMEOUT_CAUSES, read_failed
 from asyncdata.types import ObjectInfo
@@ -206,3 +208,10 @@ async def test_a_cancellation_from_elsewhere_goes_on() -> None:
     wire.fail(read_failed("at the same time", FailureCause.OVERTAKEN))
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+def test_a_refused_connection_says_where_and_why() -> None:
+    """As the range client's own connections do."""
+    key = ConnectionKey("127.0.0.1", 9, False, True, None, None, None)
+    error = client_failure(aiohttp.ClientConnectorError(key, ConnectionRefusedError(111, "Connection refused")))
+    assert str(error).startswith("cannot connect to 127.0.0.1:9: Connection refused")
