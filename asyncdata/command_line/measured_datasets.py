@@ -5,16 +5,21 @@ from __future__ import annotations
 import argparse
 import asyncio
 import importlib
+import inspect
 import os
 import sys
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 
 from asyncdata import arguments as checks
 from asyncdata.command_line.located_files import add_file_arguments, locate
 from asyncdata.command_line.result_printer import ResultPrinter, UsageError
 from asyncdata.dataset.dataset import Dataset
+from asyncdata.errors import AsyncdataError
 from asyncdata.observe.progress import Display
 from asyncdata.options import Options
+from asyncdata.workers.failure import in_a_line
 
 
 def add_measured_arguments(parser: argparse.ArgumentParser, *, seconds: float, may_be_none: bool = False) -> None:
@@ -87,16 +92,34 @@ def named_dataset(word: str) -> Dataset:
     """The dataset that ``module:function`` returns, or is. The module may lie in the current directory.
 
     Raises:
-        UsageError: It cannot be imported, or is no dataset.
+        UsageError: It cannot be imported or called, or is no dataset.
     """
     module, _, name = word.partition(":")
     # For the whole program: worker processes import the functions of the module by its name.
     sys.path.insert(0, os.getcwd())
-    try:
+    with _told(f"{word} cannot be imported"):
         found = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise UsageError(f"{word} cannot be imported: {error}") from None
-    dataset = found() if callable(found) else found
+    dataset = found
+    if callable(found):
+        with _told(f"{word} failed"):
+            dataset = found()
+    if inspect.iscoroutine(dataset):
+        dataset.close()
+        raise UsageError(f"{word} is an async function; give a plain one that returns a Dataset")
     if not isinstance(dataset, Dataset):
         raise UsageError(f"{word} is {checks.shown(dataset)}, which is neither a Dataset nor returns one")
     return dataset
+
+
+@contextmanager
+def _told(what: str) -> Generator[None]:
+    """Says in one line how code of the user's ended, and where; an error of storage or the system stays what it is."""
+    try:
+        yield
+    except (AsyncdataError, OSError):
+        raise
+    except (Exception, SystemExit) as error:  # noqa: BLE001 -- code of the user's may raise anything
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [each for each in frames if each.filename != __file__ and "importlib" not in each.filename]
+        place = f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
+        raise UsageError(f"{what}: {in_a_line(error)}{place}") from None

@@ -27,6 +27,18 @@ number = 3
 
 def fails():
     return ad.Dataset.range(3).map(lambda x: 1 // 0)
+
+def raises():
+    raise ValueError("no data yet")
+
+def wants(more):
+    return endless
+
+def leaves():
+    raise SystemExit(7)
+
+async def waits():
+    return endless
 """
 
 

@@ -40,6 +40,33 @@ def test_what_is_no_dataset(name: str, run: Callable[..., Any], own: str) -> Non
     assert f"{own}:{name}" in ran.err
 
 
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("raises", "ValueError: no data yet"),
+        ("wants", "missing 1 required positional argument: 'more'"),
+        ("leaves", "SystemExit: 7"),
+        ("waits", "is an async function"),
+    ],
+)
+def test_a_function_that_makes_no_dataset(name: str, why: str, run: Callable[..., Any], own: str) -> None:
+    """One line says how it ended; the exit code blames no data."""
+    ran = run("bench", "--quiet", f"{own}:{name}")
+    assert (ran.code, ran.out) == (2, "")
+    (line,) = ran.err.splitlines()
+    assert f"{own}:{name}" in line
+    assert why in line
+
+
+def test_a_module_that_cannot_be_imported(run: Callable[..., Any], own: str, tmp_path: Path) -> None:
+    """Whatever it raises; the line is named."""
+    (tmp_path / f"{own}.py").write_text("x = 1\ny = 1 // 0\n")
+    ran = run("bench", "--quiet", f"{own}:dataset")
+    assert ran.code == 2
+    assert "ZeroDivisionError" in ran.err
+    assert f"{own}.py, line 2" in ran.err
+
+
 def test_an_error_of_the_user(run: Callable[..., Any], own: str) -> None:
     """It keeps its traceback."""
     with pytest.raises(ZeroDivisionError):
