@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections.abc import Mapping
@@ -46,8 +47,9 @@ class ResultPrinter:
             _print(text, self._stream)
 
     def complain(self, text: str) -> None:
-        """A line about what could not be done."""
-        _print(f"asyncdata {self._command}: {text}", self._complaints)
+        """A line about what could not be done; if nobody can be told, the exit code still says it."""
+        with contextlib.suppress(OSError):
+            _print(f"asyncdata {self._command}: {text}", self._complaints)
 
     def document(self, **fields: Any) -> None:
         """The document for programs, at the end."""

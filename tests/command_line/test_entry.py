@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import io
 import re
@@ -88,6 +89,17 @@ def test_streams_that_are_closed(run: Callable[..., Any], monkeypatch: pytest.Mo
     for name, code in (("a.tfrecord", 1), ("missing", 3)):
         for as_json in ((), ("--json",)):
             assert entry.main(["verify", name, *as_json]) == code
+
+
+def test_an_error_that_nobody_can_be_told(run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The exit code still tells it, where standard error has no room left."""
+
+    class Full(io.StringIO):
+        def flush(self) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(sys, "stderr", Full())
+    assert run("verify", "--quiet", "missing").code == 3
 
 
 def test_a_secret_on_the_command_line_is_not_repeated(run: Callable[..., Any]) -> None:
