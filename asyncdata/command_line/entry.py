@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
@@ -71,11 +72,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return CLOSED_PIPE
     except KeyboardInterrupt:
         return INTERRUPTED
-    except UsageError as error:
+    except (UsageError, AsyncdataError, OSError) as error:
         results.complain(str(error))
-        return USAGE
-    except (AsyncdataError, OSError) as error:
-        results.complain(str(error))
+        with contextlib.suppress(OSError):  # the document may be what could not be printed
+            results.document(error=str(error))
+        if isinstance(error, UsageError):
+            return USAGE
         return FOUND if isinstance(error, DataError) else FAILED
     finally:
         display.close()

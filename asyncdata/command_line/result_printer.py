@@ -40,6 +40,7 @@ class ResultPrinter:
         self._stream = stream
         self._complaints = complaints
         self.as_json = as_json
+        self._has_document = False
 
     def say(self, text: str) -> None:
         """A line for people, at once."""
@@ -52,8 +53,9 @@ class ResultPrinter:
             _print(f"asyncdata {self._command}: {text}", self._complaints)
 
     def document(self, **fields: Any) -> None:
-        """The document for programs, at the end."""
-        if self.as_json:
+        """The document for programs, at the end; later ones are not printed."""
+        if self.as_json and not self._has_document:
+            self._has_document = True
             whole = {"version": VERSION, "command": self._command, **fields}
             print(json.dumps(_redacted(whole), indent=2), file=self._stream, flush=True)
 

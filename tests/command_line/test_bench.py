@@ -73,6 +73,16 @@ def test_an_error_of_the_user(run: Callable[..., Any], own: str) -> None:
         run("bench", f"{own}:fails")
 
 
+def test_the_document_of_what_went_wrong(run: Callable[..., Any], shard: Callable[..., Path], own: str) -> None:
+    """A program that reads the output learns it there; exit code and complaint are the same as without it."""
+    path = shard("a.tfrecord", [bytes(100)] * 3)
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    for url, code in (("a.tfrecord", 1), ("missing", 3), (f"{own}:raises", 2)):
+        ran = run("bench", "--quiet", "--json", url)
+        assert (ran.code, ran.document["command"]) == (code, "bench")
+        assert ran.document["error"] in ran.err
+
+
 def test_one_kind_at_a_time(run: Callable[..., Any], shard: Callable[..., Path], tmp_path: Path) -> None:
     """Records of different formats have no common rate."""
     shard("a.tfrecord", [b"x"])
