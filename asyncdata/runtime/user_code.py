@@ -60,6 +60,11 @@ class UserFunction:
         answer: bool = self._call(element, origin, _truth)
         return answer
 
+    def answer(self, element: Element, origin: Rows, convert: Callable[[Any], T]) -> T:
+        """What `convert` makes of the function's answer; what it raises names the element as well."""
+        made: T = self._call(element, origin, convert)
+        return made
+
     def _call(self, element: Element, origin: Rows, convert: Callable[[Any], Any] | None) -> Any:
         arguments = element if type(element) is tuple else (element,)
         try:

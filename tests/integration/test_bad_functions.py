@@ -91,6 +91,20 @@ def test_a_function_that_asks_for_the_next_element_of_a_pipeline_on_the_same_loo
         assert next(numbers) == numbers.position - 1
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        pytest.param(lambda ds: ds.scan(0, lambda state, x: (state, x) if x < 3 else x), id="scan"),
+        pytest.param(lambda ds: ds.rejection_resample(lambda x: x, [0.2, 0.4, 0.4]), id="class out of range"),
+        pytest.param(lambda ds: ds.rejection_resample(lambda x: 0 if x < 3 else "a", [0.5, 0.5]), id="no class"),
+    ],
+)
+def test_answers_that_a_step_cannot_use(wrong: Callable[[ad.Dataset], ad.Dataset]) -> None:
+    """The error names the element, as an error of the function itself does."""
+    error = error_of(wrong(ad.Dataset.range(5)), (TypeError, ValueError))
+    assert any("element 3 of range" in note for note in error.__notes__), error
+
+
 def test_exceptions_with_odd_constructors() -> None:
     """An exception class that cannot be rebuilt elsewhere arrives in words all the same."""
 

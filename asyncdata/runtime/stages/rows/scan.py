@@ -105,17 +105,19 @@ class ScanStage(RowwiseStage):
     def _call(self, element: Element, origin: Rows) -> Any:
         if self._track is None and self._count % MARK_EVERY == 0:
             self._states.append(copy.deepcopy(self._state))
-        answer = self._function((self._state, element), origin)
-        if not isinstance(answer, tuple | list) or len(answer) != 2:
-            raise TypeError(
-                f"the function of {self.label} must return (new_state, output), not {arguments.shown(answer)}"
-            )
-        self._state, output = answer
+        self._state, output = self._function.answer((self._state, element), origin, self._checked)
         self._count += 1
         if self._track is not None:
             # What follows comes in another order each time, so nothing leads from an earlier state to this one.
             self._states.append(copy.deepcopy(self._state))
         return output
+
+    def _checked(self, answer: Any) -> Any:
+        if not isinstance(answer, tuple | list) or len(answer) != 2:
+            raise TypeError(
+                f"the function of {self.label} must return (new_state, output), not {arguments.shown(answer)}"
+            )
+        return answer
 
     def _made(self, block: Block, values: list[Any]) -> Block:
         if self._track is not None:
@@ -203,11 +205,14 @@ class RejectionStage(RowwiseStage):
             self._seen = np.array(mark["seen"], np.float64)
         self._marker.begin(0, mark["input"])
 
-    def _call(self, element: Element, origin: Rows) -> tuple[int, float]:
-        number = self._function(element, origin)
-        found = as_int(number, "class_func")
+    def _class_of(self, answer: Any) -> int:
+        found = as_int(answer, "class_func")
         if not 0 <= found < len(self._target):
-            raise ValueError(f"class_func gave class {number}; target_dist has {len(self._target)}, counted from 0")
+            raise ValueError(f"class_func gave class {answer}; target_dist has {len(self._target)}, counted from 0")
+        return found
+
+    def _call(self, element: Element, origin: Rows) -> tuple[int, float]:
+        found = self._function.answer(element, origin, self._class_of)
         self._before.append(None if self._given else self._seen.tolist())
         if not self._given:
             self._seen[found] += 1
