@@ -20,6 +20,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from asyncdata import arguments
 from asyncdata.formats.example.varints import SHORT_VARINTS, pack_few, pack_varints, write_varint
 
 _Piece: TypeAlias = bytes | bytearray | memoryview
@@ -94,9 +95,13 @@ def serialize_sequence_example(context: Mapping[str, Any] | None, sequences: Map
 
 def _add_map(pieces: list[_Piece], tag: bytes, features: Mapping[str, Any], message: Callable[[Any], _Message]) -> None:
     """Adds a map from keys to messages."""
+    if not hasattr(features, "items"):
+        raise TypeError(f"an Example is made of a dict of values by name, not of {arguments.shown(features)}")
     place, total = len(pieces), 0
     pieces.append(b"")  # The place of the total size.
     for name, value in features.items():
+        if not isinstance(name, str):
+            raise TypeError(f"names of features must be texts, not {arguments.shown(name)}")
         try:
             head, rest, size = message(value)
         except (TypeError, OverflowError) as error:

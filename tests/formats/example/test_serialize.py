@@ -216,3 +216,17 @@ def test_odd_views_are_written_as_their_bytes() -> None:
     numbers = np.arange(6, dtype=np.int32).data
     for view in (numbers, numbers[::2], memoryview(b""), np.empty(0, np.int32).data):
         assert serialize_example({"v": view}) == serialize_example({"v": view.tobytes()})
+
+
+@pytest.mark.parametrize(
+    ("made", "why"),
+    [
+        (lambda: serialize_example(5), "a dict of values by name, not of 5"),  # type: ignore[arg-type]  # that is the case
+        (lambda: serialize_example({5: 1}), "must be texts, not 5"),  # type: ignore[dict-item]  # likewise
+        (lambda: serialize_sequence_example({}, [1]), "a dict of values by name"),  # type: ignore[arg-type]  # likewise
+    ],
+)
+def test_what_is_no_dict_of_names(made: Callable[[], bytes], why: str) -> None:
+    """The error says what is wanted."""
+    with pytest.raises(TypeError, match=why):
+        made()
