@@ -15,7 +15,7 @@ import os
 import threading
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Protocol, Self
+from typing import Any, Final, Protocol, Self
 
 from asyncdata import arguments
 from asyncdata.observe.line_table import TABLE_BYTES, LineTable
@@ -304,6 +304,7 @@ def profile(
         A context manager; its ``report()`` returns a frozen `ProfileReport`.
 
     Raises:
+        TypeError: `path` or `trace` is no path.
         ValueError: `path` or `trace` has another ending, both are one file, or `sample_hz` is out of range.
         FileNotFoundError: The directory of `path` or `trace` does not exist.
 
@@ -329,7 +330,9 @@ def profile(
     return Profile(path, sample_hz, trace)
 
 
-def _check_file(name: str, path: str | os.PathLike[str], endings: tuple[str, ...]) -> None:
+def _check_file(name: str, path: Any, endings: tuple[str, ...]) -> None:
+    if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str):
+        raise TypeError(f"{name} must be a path, as text or a Path, not {arguments.shown(path)}")
     if not os.fspath(path).endswith(endings):
         raise ValueError(f"{name} must end in {' or '.join(endings)}, not {arguments.shown(path)}")
     if not (folder := Path(path).absolute().parent).is_dir():

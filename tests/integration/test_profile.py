@@ -206,6 +206,11 @@ def test_a_file_that_cannot_be_written(tmp_path: Path) -> None:
         ad.profile(tmp_path / "report.pdf")
     with pytest.raises(FileNotFoundError, match="does not exist"):
         ad.profile(tmp_path / "missing" / "report.html")
+    for wrong in (5, b"report.html"):
+        with pytest.raises(TypeError, match="path must be a path"):
+            ad.profile(wrong)  # type: ignore[arg-type]  # that is the case
+        with pytest.raises(TypeError, match="trace must be a path"):
+            ad.profile(trace=wrong)  # type: ignore[arg-type]  # likewise
     with pytest.raises(ValueError, match="a file each"):
         ad.profile(tmp_path / "one.json", trace=tmp_path / "." / "one.json")
     folder = tmp_path / "removed"
