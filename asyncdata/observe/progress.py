@@ -303,7 +303,8 @@ def progress(
         every_s: Seconds between two updates; by default 0.2 for a bar and 10 for lines.
 
     Raises:
-        TypeError: `source` is neither a dataset nor an iterator of one.
+        TypeError: `source` is neither a dataset nor an iterator of one, or `stream` no text file.
+        ValueError: `description` or `unit` has several lines.
 
     Example:
         >>> import asyncdata as ad, io
@@ -314,6 +315,10 @@ def progress(
         3 batches in ... s, .../s, waited ... %
     """
     arguments.integer_or_none("total", total, least=0)
+    _check_line("description", description)
+    _check_line("unit", unit)
+    if stream is not None and not hasattr(stream, "write"):
+        raise TypeError(f"stream must be a text file, not {arguments.shown(stream)}")
     if every_s is not None:
         arguments.number("every_s", every_s, above=0)
     if hasattr(source, "iterator") and hasattr(source, "cardinality"):
@@ -325,3 +330,8 @@ def progress(
     else:
         raise TypeError(f"source must be a Dataset or an iterator of one, not {arguments.shown(source)}")
     return Progress(iterator, open_display(total, description, stream, every_s), unit)
+
+
+def _check_line(name: str, value: str) -> None:
+    if "".join(arguments.instance(name, value, str, "a text").splitlines()) != value:
+        raise ValueError(f"{name} must be a single line, not {arguments.shown(value)}")

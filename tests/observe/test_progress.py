@@ -193,3 +193,18 @@ def test_rates(done: int, seconds: float, waited: float, read: int) -> None:
     text = pace.rates(5.0 + seconds, read)
     assert re.fullmatch(r"[\d.,e+-]+/s(, [\d.,]+ MB/s read)?, waited \d+ %", text)
     assert int(text.rpartition("waited ")[2].rstrip(" %")) <= 100
+
+
+@pytest.mark.parametrize(
+    ("wrong", "kind", "why"),
+    [
+        ({"stream": 5}, TypeError, "stream must be a text file"),
+        ({"unit": 5}, TypeError, "unit must be a text"),
+        ({"unit": "a\nb"}, ValueError, "unit must be a single line"),
+        ({"description": "a\n"}, ValueError, "description must be a single line"),
+    ],
+)
+def test_what_cannot_be_shown(wrong: dict[str, Any], kind: type[Exception], why: str) -> None:
+    """It is refused before an iteration starts."""
+    with pytest.raises(kind, match=why):
+        ad.progress(ad.Dataset.range(3), **wrong)
