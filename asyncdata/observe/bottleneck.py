@@ -43,6 +43,10 @@ _MOSTLY: Final = 0.5
 _BUSY: Final = 0.6
 _FULL: Final = 0.85
 _LAGGING: Final = 0.2
+_DEAF: Final = 0.25
+"""Calls that block keep the loop deaf for half of their time on average, calls that await for less than a seventh."""
+_SEVERAL: Final = 5
+_AWAIT: Final = "Await inside it, or make it a plain function with num_parallel_calls=ad.AUTOTUNE."
 _REFUSED: Final = 3
 _FAILING: Final = 0.2
 _WRITING: Final = {
@@ -107,6 +111,7 @@ class _Facts:
     workers: WorkersStats | None
     reads: ReadStats
     cpu: CpuStats
+    elements: int
 
 
 def judge(
@@ -156,7 +161,7 @@ def judge(
     if share < _NOT_WAITING and consumer.wait_s < _MOSTLY * total_s:
         sentence = f"Limited by the consumer: it waited {_percent(share)} of the time, the pipeline is fast enough."
         return Verdict(cause="consumer", step="", sentence=sentence, action="", wait_share=share, rate=rate)
-    facts = _Facts(window_s, steps, consumer, workers, reads, cpu)
+    facts = _Facts(window_s, steps, consumer, workers, reads, cpu, elements)
     place = _bottleneck(steps)
     step = steps[place]
     cause, evidence, action = _explain(step, facts)
@@ -252,12 +257,7 @@ def _calling(step: StepStats, facts: _Facts) -> tuple[Cause, str, str]:
     if step.runs == "process":
         return _in_processes(step, facts)
     if step.runs == "coroutine":
-        if _lag(step, facts) >= _LAGGING:
-            return _blocked(step, facts)
-        cpu = facts.cpu
-        if cpu.loop_s + cpu.loop_delayed_s >= _FULL * facts.window_s:
-            return _computing(facts)
-        return "calls", _at_most(step), f"Raise num_parallel_calls above {step.parallel}."
+        return _in_coroutines(step, facts)
     if not step.inputs:
         return _in_source_thread(step)
     threads_s = facts.cpu.process_s - facts.cpu.loop_s
@@ -270,6 +270,18 @@ def _calling(step: StepStats, facts: _Facts) -> tuple[Cause, str, str]:
         evidence = f"of the {step.parallel} calls that may run at a time, {running:.1f} did: there are no more threads"
         return "calls", evidence, "Raise Options(num_threads=...)."
     return "calls", _at_most(step), "Raise num_parallel_calls, and Options(num_threads=...) with it."
+
+
+def _in_coroutines(step: StepStats, facts: _Facts) -> tuple[Cause, str, str]:
+    if _lag(step, facts) >= _LAGGING:
+        return _blocked(step, facts)
+    if facts.elements >= _SEVERAL and (deaf := _deaf(step, facts)) >= _DEAF:
+        evidence = f"for {_percent(deaf)} of a call the stage loop heard nothing: an async function blocks it"
+        return "blocked_loop", evidence, _AWAIT
+    cpu = facts.cpu
+    if cpu.loop_s + cpu.loop_delayed_s >= _FULL * facts.window_s:
+        return _computing(facts)
+    return "calls", _at_most(step), f"Raise num_parallel_calls above {step.parallel}."
 
 
 def _storing(step: StepStats, _facts: _Facts) -> tuple[Cause, str, str]:
@@ -395,7 +407,7 @@ def _blocked(step: StepStats, facts: _Facts) -> tuple[Cause, str, str]:
     return (
         "blocked_loop",
         f"its calls could not begin for {_percent(_lag(step, facts))} of it: an async function blocks the stage loop",
-        "Await inside it, or make it a plain function with num_parallel_calls=ad.AUTOTUNE.",
+        _AWAIT,
     )
 
 
@@ -440,6 +452,17 @@ def _lag(step: StepStats, facts: _Facts) -> float:
     consumer = facts.consumer
     heard = consumer.lag_s / max(consumer.wait_s - consumer.first_wait_s, 1e-9)
     return max(heard, step.late_s / (facts.window_s * max(step.copies, 1.0) * step.parallel))
+
+
+def _deaf(step: StepStats, facts: _Facts) -> float:
+    """The part of a call for which the loop did not hear that the consumer waits, where one is made at a time.
+
+    Such calls begin at once, whatever they do then; of several at a time, all but one begin late.
+    """
+    if step.parallel > 1:
+        return 0.0
+    call_s = step.workers_s * max(step.copies, 1.0) / max(step.elements, 1)
+    return facts.consumer.lag_s / facts.elements / max(call_s, 1e-9)
 
 
 # --- prediction ------------------------------------------------------------------------------------------------------

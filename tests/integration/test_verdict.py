@@ -86,6 +86,10 @@ NUMBERS = ad.Dataset.range(60)
         pytest.param("calls", NUMBERS.map(rest_async, 2).batch(4).prefetch(2), "map(rest_async)", id="coroutines"),
         pytest.param("calls", NUMBERS.map(rest, 2, executor="thread"), "map(rest)", id="threads"),
         pytest.param("blocked_loop", NUMBERS.map(rest_blocking, 4).batch(2), "map(rest_blocking)", id="blocked"),
+        pytest.param(
+            "blocked_loop", NUMBERS.map(rest_blocking).batch(4), "map(rest_blocking)", id="blocked one by one"
+        ),
+        pytest.param("calls", NUMBERS.map(rest_async).batch(4), "map(rest_async)", id="coroutines one by one"),
         pytest.param("generator", ad.Dataset.from_generator(slowly).batch(2), "from_generator(slowly)", id="generator"),
         pytest.param("interpreter", NUMBERS.map(compute, 4, executor="thread"), "map(compute)", id="threads compute"),
     ],

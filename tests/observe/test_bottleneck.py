@@ -75,6 +75,16 @@ CASES: dict[str, tuple[str, str, str, tuple[StepStats, ...], dict[str, Any]]] = 
         (WAITING, ASYNC, SOURCE),
         {"consumer": dataclasses.replace(STARVED, lag_s=4.0)},
     ),
+    "a loop that one call at a time blocks": (
+        *("blocked_loop", "map", "Await"),
+        (WAITING, dataclasses.replace(ASYNC, parallel=1, elements=1000), SOURCE),
+        {"consumer": dataclasses.replace(STARVED, lag_s=0.4)},
+    ),
+    "one coroutine at a time": (
+        *("calls", "map", "above 1"),
+        (WAITING, dataclasses.replace(ASYNC, parallel=1, elements=1000), SOURCE),
+        {"consumer": dataclasses.replace(STARVED, lag_s=0.1)},
+    ),
     "the interpreter's lock": (
         *("interpreter", "map", "process"),
         (WAITING, THREADED, SOURCE),
