@@ -88,6 +88,13 @@ def read_failed(
     return error
 
 
+def refused_whole(info: ObjectInfo) -> ReadFailedError:
+    """The failure for an object that was said to have no byte, and has some: replaced just now, or a cache lies."""
+    return read_failed(
+        f"the server refuses the beginning of an object of {info.size} bytes", FailureCause.MALFORMED, url=info.url
+    )
+
+
 def without_frames(error: BaseException) -> None:
     """Takes from a library's exception what leads to our frames, and through them to buffers and leases.
 

@@ -20,7 +20,14 @@ from asyncdata.storage.aiohttp_bodies import MAX_REDIRECTS
 from asyncdata.storage.attempt import Attempt
 from asyncdata.storage.bodies import Bodies
 from asyncdata.storage.changed import object_changed, object_resized
-from asyncdata.storage.failures import EncodedBodyError, FailureCause, ReadFailedError, locate, read_failed
+from asyncdata.storage.failures import (
+    EncodedBodyError,
+    FailureCause,
+    ReadFailedError,
+    locate,
+    read_failed,
+    refused_whole,
+)
 from asyncdata.storage.fallback import Why
 from asyncdata.storage.globs import has_wildcard
 from asyncdata.storage.http1.connection import Answer
@@ -169,7 +176,10 @@ class HttpReader:
                 empty = answer.head.content_range
                 if empty is not None and empty.total == 0:
                     # An empty object has no range, and an answer without range often has no version.
-                    return await self._ask_head(url) or ObjectInfo(url=url, size=0, version=None), 0
+                    info = await self._ask_head(url) or ObjectInfo(url=url, size=0, version=None)
+                    if info.size:
+                        raise refused_whole(info)
+                    return info, 0
             self._require_body(answer, url)
             if answer.total is None:
                 raise StorageError("the server does not report the object's size")

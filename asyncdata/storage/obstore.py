@@ -36,7 +36,14 @@ from asyncdata.storage import fsspec
 from asyncdata.storage.attempt import Attempt, ReadLimits
 from asyncdata.storage.changed import object_changed, object_deleted, object_resized
 from asyncdata.storage.cloud_options import GS, S3, SPELLINGS, StoreConfig, fsspec_options, store_config
-from asyncdata.storage.failures import FailureCause, ReadFailedError, locate, read_failed, without_frames
+from asyncdata.storage.failures import (
+    FailureCause,
+    ReadFailedError,
+    locate,
+    read_failed,
+    refused_whole,
+    without_frames,
+)
 from asyncdata.storage.globs import GlobPattern, compile_glob, has_wildcard
 from asyncdata.storage.reader import RangeReader, ReaderSpec
 from asyncdata.storage.statuses import status_error
@@ -227,7 +234,10 @@ class ObstoreReader:
         try:
             info, filled = await self._get(url, 0, buffer, None, attempt)
         except RangeBeyondEndError:
-            return await self.stat(url), 0  # an empty object has no range at all
+            info = await self.stat(url)
+            if info.size:
+                raise refused_whole(info) from None
+            return info, 0  # an empty object has no range at all
         except StorageError as error:
             raise locate(error, ObjectInfo(url=url, size=-1), 0) from None
         if filled < min(info.size, len(buffer)):

@@ -213,6 +213,29 @@ async def test_a_size_of_nothing_is_looked_at_twice() -> None:
         await fetcher.aclose()
 
 
+async def test_a_beginning_that_is_refused_is_no_empty_object() -> None:
+    """A 416 that says 0 bytes is asked again where HEAD says more; if it stays so, the read has failed."""
+
+    async def late(request: Request, peer: Peer) -> None:
+        if request.line.startswith("HEAD"):
+            await peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(DATA))
+        elif len(server.requests) == 1 or request.target == "/never":
+            await peer.send(b"HTTP/1.1 416 No\r\nContent-Range: bytes */0\r\nContent-Length: 0\r\n\r\n")
+        else:
+            await honest(request, peer)
+
+    async with RawServer(late) as server:
+        fetcher = fetcher_of()
+        buffer = bytearray(5000)
+        info, filled = await fetcher.open_read(f"{server.url}/o", memoryview(buffer))
+        assert (info.size, filled) == (len(DATA), 5000)
+        assert buffer == DATA[:5000]
+        with pytest.raises(TransientStorageError, match=f"beginning of an object of {len(DATA)} bytes") as caught:
+            await fetcher.open_read(f"{server.url}/never", memoryview(buffer))
+        assert (caught.value.url, caught.value.attempts) == (f"{server.url}/never", 3)
+        await fetcher.aclose()
+
+
 async def test_a_whole_answer_without_length_is_measured() -> None:
     """Another object, or a page to log in, is no beginning of the listed one, though nothing but its end tells."""
 

@@ -154,6 +154,17 @@ async def test_what_a_server_answers_becomes_a_typed_error(fault: Fault, kind: t
         assert await reader.read_into(info, 10, memoryview(bytearray(50_000))) == 50_000
 
 
+async def test_a_beginning_that_is_refused_is_no_empty_object() -> None:
+    """416 to an opening read means an empty object only if its size is 0 as well."""
+    fault = Fault(kind="status", status=416)
+    async with serving(Rule(fault=fault, nth=(1,))) as (_, reader):
+        buffer = memoryview(bytearray(1000))
+        with pytest.raises(TransientStorageError, match="beginning of an object of 100000 bytes") as caught:
+            await reader.open_read("gs://bucket/x", buffer)
+        assert caught.value.url == "gs://bucket/x"
+        assert (await reader.open_read("gs://bucket/x", buffer))[1] == 1000
+
+
 class Hoarder:
     """obstore, and somebody who never lets go of what it raised, as its threads do now and then."""
 

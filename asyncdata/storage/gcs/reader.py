@@ -15,7 +15,7 @@ from asyncdata.options import RetryOptions
 from asyncdata.storage.attempt import Attempt
 from asyncdata.storage.bodies import Bodies
 from asyncdata.storage.changed import object_changed, object_deleted, object_resized
-from asyncdata.storage.failures import FailureCause, ReadFailedError, locate, read_failed
+from asyncdata.storage.failures import FailureCause, ReadFailedError, locate, read_failed, refused_whole
 from asyncdata.storage.fallback import Why
 from asyncdata.storage.gcs import requests
 from asyncdata.storage.gcs.listing import Globbing, ListedBucket
@@ -171,7 +171,10 @@ class GcsReader:
             raise
         status = answer.head.status
         if status == 416:
-            return await self.stat(url), 0  # an empty object has no range at all
+            info = await self.stat(url)
+            if info.size:
+                raise refused_whole(info)
+            return info, 0  # an empty object has no range at all
         if status not in {200, 206}:
             raise requests.answer_error(status, answer.head.headers, answer.aside, url=url)
         if not seen:

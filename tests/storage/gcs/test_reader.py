@@ -122,6 +122,27 @@ async def test_an_object_without_a_generation_in_its_first_answer_is_read_again_
         await fetcher.aclose()
 
 
+async def test_a_beginning_that_is_refused_is_no_empty_object() -> None:
+    """416 to an opening read means an empty object only if its size is 0 as well; else it is asked for again."""
+
+    async def late(request: Request, peer: Peer) -> None:
+        if "alt=media" not in request.target:
+            body = json.dumps({"size": str(len(DATA)), "generation": "7"}).encode()
+            await peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+        elif len(server.requests) == 1:
+            await peer.send(b"HTTP/1.1 416 No\r\nContent-Length: 0\r\n\r\n")
+        else:
+            await peer.send(b"".join(ranged(request, extra="x-goog-generation: 7\r\n")))
+
+    async with RawServer(late) as server:
+        fetcher = fetcher_of(server.url)
+        buffer = bytearray(5500)
+        assert await fetcher.open_read(INFO.url, memoryview(buffer)) == (INFO, 5500)
+        assert buffer == DATA[:5500]
+        assert fetcher.stats().retries == 1
+        await fetcher.aclose()
+
+
 async def test_what_came_of_no_known_generation_is_not_gone_on_with() -> None:
     """An opening answer without a generation breaks off: the next attempt begins at the first byte."""
     other = bytes(byte ^ 255 for byte in DATA)
