@@ -109,7 +109,8 @@ class RetryOptions(OptionRecord):
         max_attempts: Attempts in total, including the first. Progress inside a body does not reset the count.
         initial_delay_s: Upper bound of the first delay; delays are uniform in [0, upper bound] (full jitter).
         max_delay_s: Where the doubling of the upper bound stops.
-        deadline_s: No new attempt starts this long after the first one began.
+        deadline_s: No new attempt starts this long after the first one began. One that opens an object whose size only
+            the end of its body tells does not await that end for longer.
     """
 
     max_attempts: int = 20

@@ -172,6 +172,8 @@ async def receive(
     buffer: memoryview,
     accept: Accept,
     skip_allowed: bool,
+    size: int | None,
+    endless_s: float,
     proxy: str | None,
 ) -> Answer:
     """One ranged GET; see ``Bodies.get``."""
@@ -190,6 +192,9 @@ async def receive(
                 wire.skips()
             sent = head.content_range if head.status == 206 else None
             promised = None if sent is None or sent.stop is None else sent.stop - start
+            unmeasured = promised is None and total is None
+            loop = asyncio.get_running_loop()
+            ends = loop.time() + endless_s
             async for piece in response.content.iter_any():
                 fresh = memoryview(piece)[max(0, skip - wire.received) :][: len(buffer) - wire.filled]
                 buffer[wire.filled : wire.filled + len(fresh)] = fresh
@@ -199,6 +204,17 @@ async def receive(
                     raise read_failed("the body is longer than its Content-Range", FailureCause.MALFORMED)
                 if promised is None and total is not None and wire.filled == min(len(buffer), max(0, total - start)):
                     break
+                if not unmeasured or wire.filled < len(buffer):
+                    continue
+                # What follows is only counted. It may have no end, and no other limit holds for bytes that keep coming.
+                if size is not None:
+                    if wire.received > size:
+                        break
+                elif loop.time() > ends:
+                    raise read_failed(
+                        f"a body without a length has not ended after {endless_s:g} s and {wire.received} bytes",
+                        FailureCause.SLOW,
+                    )
             if head.status == 200 and total is None:
                 total = wire.received
             return Answer(head, wire.filled, total, b"")

@@ -38,6 +38,7 @@ class Bodies:
         max_connections: Per host, for each of the two paths.
         tls_context: For https.
         proxies: Origins that are reached by a proxy go by aiohttp.
+        endless_s: How long a body that announces no length may keep coming.
     """
 
     def __init__(
@@ -47,8 +48,10 @@ class Bodies:
         max_connections: int,
         tls_context: ssl.SSLContext | None,
         proxies: Proxies,
+        endless_s: float,
     ) -> None:
         self._limits = ReadLimits.of(limits)
+        self._endless_s = endless_s
         self._watched: set[LenientWire] = set()
         self._watchdog = Watchdog(limits, lambda: self._watched)
         self._client = RangeClient(limits=limits, max_connections=max_connections, tls_context=tls_context)
@@ -110,6 +113,7 @@ class Bodies:
         buffer: memoryview,
         accept: Accept,
         skip_allowed: bool = False,
+        size: int | None = None,
         attempt: Attempt | None = None,
     ) -> Answer:
         """One attempt at the bytes ``[start, start + len(buffer))`` of a URL; see ``RangeClient.get``.
@@ -121,6 +125,7 @@ class Bodies:
             buffer: Where the bytes go.
             accept: Looks at the head before the body is placed.
             skip_allowed: Accept a server that ignores ranges by reading up to ``start`` and dropping these bytes.
+            size: Of the whole object, where it is known: no more than one piece is received beyond it.
             attempt: Limits, and where to tell what was seen.
         """
         origin, target, key, proxy = self._taken_apart(url)
@@ -152,6 +157,7 @@ class Bodies:
             buffer=buffer,
             accept=accept,
             skip_allowed=skip_allowed,
+            size=size,
             proxy=proxy,
             attempt=attempt,
         )
@@ -177,6 +183,7 @@ class Bodies:
         buffer: memoryview,
         accept: Accept,
         skip_allowed: bool,
+        size: int | None,
         proxy: str | None,
         attempt: Attempt | None,
     ) -> Answer:
@@ -192,6 +199,8 @@ class Bodies:
                 buffer=buffer,
                 accept=accept,
                 skip_allowed=skip_allowed,
+                size=size,
+                endless_s=self._endless_s,
                 proxy=proxy,
             )
         finally:

@@ -28,10 +28,18 @@ def object_changed(info: ObjectInfo, found: str | None, *, start: int | None, no
 
 
 def object_resized(
-    info: ObjectInfo, size: int | None, *, start: int | None, found: str | None = None
+    info: ObjectInfo, size: int | None, *, start: int | None, found: str | None = None, at_least: bool = False
 ) -> ObjectChangedError:
-    """Another size is there, whatever the version."""
-    what = f"now it has {size}" if size is not None else "now it has fewer"
+    """Another size is there, whatever the version.
+
+    Args:
+        info: What was listed.
+        size: What is there; None for less than was asked for.
+        start: Where the read began; None to let the caller tell.
+        found: The version that is there, where it is known.
+        at_least: Whether there may be more: the end was not awaited.
+    """
+    what = f"now it has {'at least ' if at_least else ''}{size}" if size is not None else "now it has fewer"
     error = ObjectChangedError(
         f"the object changed: {info.size} bytes were listed, {what}",
         url=info.url,

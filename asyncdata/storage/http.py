@@ -62,6 +62,7 @@ def open_reader(spec: ReaderSpec) -> HttpReader:
         max_connections=spec.max_connections,
         tls_context=tls_context,
         proxies=spec.proxies_with(options.get("proxy")),
+        endless_s=spec.retry.deadline_s,
     )
     return HttpReader(bodies, headers)
 
@@ -128,22 +129,24 @@ class HttpReader:
         if not buffer:
             return 0
         try:
-            answer = await self._get(info.url, start, buffer, lambda head: _check(head, info, start), attempt)
+            size = info.size if info.size >= 0 else None
+            answer = await self._get(info.url, start, buffer, lambda head: _check(head, info, start), attempt, size)
             if answer.head.status == 416:
                 beyond = answer.head.content_range
-                size = beyond.total if beyond is not None else None
-                if size is not None and size == info.size:
+                total = beyond.total if beyond is not None else None
+                if total is not None and total == info.size:
                     raise read_failed(
-                        f"the server refuses a range within the object's {size} bytes", FailureCause.MALFORMED
+                        f"the server refuses a range within the object's {total} bytes", FailureCause.MALFORMED
                     )
-                raise object_resized(info, size, start=start, found=version_of(answer.head))
+                raise object_resized(info, total, start=start, found=version_of(answer.head))
             self._require_body(answer, info.url)
             if answer.head.status == 200 and info.size >= 0 and answer.total not in {None, info.size}:
                 if answer.total < info.size and _ends_with_connection(answer.head):
                     # Broken off, or a page about the object: nothing of it is kept.
                     raise _cut(answer.total, info.size)
                 # Without a length in its head it is only now that one sees: it was another object, or a page about it.
-                raise object_resized(info, answer.total, start=start, found=version_of(answer.head))
+                found = version_of(answer.head)
+                raise object_resized(info, answer.total, start=start, found=found, at_least=answer.total > info.size)
             if answer.filled < len(buffer):
                 raise read_failed(
                     f"the server sent {answer.filled} of {len(buffer)} bytes",
@@ -217,12 +220,13 @@ class HttpReader:
         buffer: memoryview,
         accept: Callable[[ResponseHead], None],
         attempt: Attempt | None,
+        size: int | None = None,
     ) -> Answer:
         """One ranged GET; redirects are followed, and a remembered one that fails is forgotten and tried from start."""
         remembered = self._moved.get(url)
         if remembered is not None:
             try:
-                answer = await self._get_at(remembered, url, start, buffer, accept, attempt)
+                answer = await self._get_at(remembered, url, start, buffer, accept, attempt, size)
             except TransientStorageError:
                 self._moved.pop(url, None)  # the next attempt asks where the object is now
                 raise
@@ -234,7 +238,7 @@ class HttpReader:
             self._moved.pop(url, None)
         at = url
         for _ in range(MAX_REDIRECTS):
-            answer = await self._get_at(at, url, start, buffer, accept, attempt)
+            answer = await self._get_at(at, url, start, buffer, accept, attempt, size)
             location = answer.head.headers.get("location")
             if answer.head.status not in _REDIRECTS or location is None:
                 if at != url:
@@ -251,10 +255,11 @@ class HttpReader:
         buffer: memoryview,
         accept: Callable[[ResponseHead], None],
         attempt: Attempt | None,
+        size: int | None,
     ) -> Answer:
         headers = (("Accept-Encoding", "identity"), *self._headers_for(at, url))
         return await self._bodies.get(
-            at, headers, start=start, buffer=buffer, accept=accept, skip_allowed=True, attempt=attempt
+            at, headers, start=start, buffer=buffer, accept=accept, skip_allowed=True, size=size, attempt=attempt
         )
 
     def _headers_for(self, at: str, url: str) -> tuple[tuple[str, str], ...]:

@@ -250,6 +250,34 @@ async def test_a_whole_answer_without_length_is_measured() -> None:
         await fetcher.aclose()
 
 
+async def endless(request: Request, peer: Peer) -> None:
+    """A server whose body has neither a length nor an end."""
+    await peer.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+    while not request.line.startswith("HEAD"):
+        await peer.send(b"4000\r\n%s\r\n" % bytes(0x4000))
+
+
+async def test_a_body_without_end_is_no_listed_object() -> None:
+    """What has more bytes than were listed is another object, and no more of it is received than shows that."""
+    async with RawServer(endless) as server:
+        fetcher = fetcher_of()
+        info = ObjectInfo(url=f"{server.url}/o", size=100_000)
+        for start in (0, 50_000):
+            with pytest.raises(ObjectChangedError, match="100000 bytes were listed, now it has at least 1"):
+                await fetcher.read(info, start, memoryview(bytearray(1000)))
+        await fetcher.aclose()
+
+
+async def test_the_end_of_an_object_of_unknown_size_is_awaited_no_longer_than_its_attempts() -> None:
+    """Bytes that keep coming pass the limits of silence and pace; the deadline holds for them as well."""
+    async with RawServer(endless) as server:
+        fetcher = Fetcher(Options(retry=RetryOptions(deadline_s=0)), Environment())
+        with pytest.raises(TransientStorageError, match="without a length has not ended after 0 s") as caught:
+            await fetcher.open_read(f"{server.url}/o", memoryview(bytearray(1000)))
+        assert (caught.value.url, caught.value.attempts) == (f"{server.url}/o", 1)
+        await fetcher.aclose()
+
+
 @pytest.mark.parametrize("by_proxy", [False, True])
 async def test_a_range_of_an_object_of_unknown_size_is_no_whole_object(by_proxy: bool) -> None:
     """``bytes 0-999/*`` does not say that the object ends there; what was listed is read all the same."""

@@ -46,6 +46,7 @@ def open_reader(spec: ReaderSpec) -> GcsReader:
         max_connections=spec.max_connections,
         tls_context=tls_context,
         proxies=proxies,
+        endless_s=spec.retry.deadline_s,
     )
     return GcsReader(
         bodies,

@@ -63,6 +63,7 @@ def open_reader(spec: ReaderSpec) -> WebHdfsReader:
             max_connections=spec.max_connections,
             tls_context=tls_context,
             proxies=spec.proxies,
+            endless_s=spec.retry.deadline_s,
         ),
         callers,
     )
@@ -197,8 +198,16 @@ class WebHdfsReader:
     ) -> Answer:
         url = build_url(place, "OPEN", self._callers.current(), parameters)
         for _ in range(MAX_REDIRECTS):
+            # The URL names offset and length: what the server sends beyond that range is of no interest.
             answer = await self._bodies.get(
-                url, _HEADERS, start=0, buffer=buffer, accept=_accept, skip_allowed=True, attempt=attempt
+                url,
+                _HEADERS,
+                start=0,
+                buffer=buffer,
+                accept=_accept,
+                skip_allowed=True,
+                size=len(buffer),
+                attempt=attempt,
             )
             location = answer.head.headers.get("location")
             if answer.head.status not in _REDIRECTS or location is None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +77,7 @@ def refusal(status: int, name: str, message: str) -> web.Response:
     return web.json_response({"RemoteException": told}, status=status)
 
 
-@asynccontextmanager
+@contextlib.asynccontextmanager
 async def served(server: Server, context: ssl.SSLContext | None = None) -> AsyncIterator[str]:
     """Runs it; yields ``host:port``."""
     app = web.Application()
@@ -91,7 +91,7 @@ async def served(server: Server, context: ssl.SSLContext | None = None) -> Async
         await runner.cleanup()
 
 
-@asynccontextmanager
+@contextlib.asynccontextmanager
 async def fetching(attempts: int = 1, **storage: Any) -> AsyncIterator[Fetcher]:
     """A Fetcher that is closed at the end."""
     retry = RetryOptions(max_attempts=attempts, initial_delay_s=0.001)
@@ -123,6 +123,18 @@ async def chunked(request: web.Request) -> web.StreamResponse:
     return response
 
 
+async def endless(request: web.Request) -> web.StreamResponse:
+    """Goes on behind the range for ever, without a length."""
+    response = web.StreamResponse()
+    response.enable_chunked_encoding()
+    await response.prepare(request)
+    await response.write(wanted(request))
+    with contextlib.suppress(ConnectionError):
+        while True:
+            await response.write(DATA)
+    return response
+
+
 async def partial(request: web.Request) -> web.StreamResponse:
     """A proxy that takes the Range header for what it says: of the resource, which is the range."""
     body = wanted(request)
@@ -130,7 +142,7 @@ async def partial(request: web.Request) -> web.StreamResponse:
     return web.Response(status=206, body=body, headers=headers)
 
 
-@pytest.mark.parametrize("answer", [None, whole_rest, chunked, partial], ids=["redirect", "rest", "chunked", "partial"])
+@pytest.mark.parametrize("answer", [None, whole_rest, chunked, endless, partial])
 async def test_every_way_to_send_a_range_gives_the_range(answer: Handler | None) -> None:
     """By a redirect or at once, cut exactly or not, with or without a length."""
     server = Server()
