@@ -31,7 +31,7 @@ from asyncdata.storage.failures import (
 from asyncdata.storage.fallback import Why
 from asyncdata.storage.globs import has_wildcard
 from asyncdata.storage.http1.connection import Answer
-from asyncdata.storage.http1.head import ResponseHead
+from asyncdata.storage.http1.head import MalformedHeadError, ResponseHead
 from asyncdata.storage.http1.tls import make_tls_context
 from asyncdata.storage.reader import ReaderSpec
 from asyncdata.storage.statuses import parse_retry_after, shorten, status_error
@@ -153,7 +153,7 @@ class HttpReader:
                     FailureCause.SHORT_BODY,
                     filled=answer.filled,
                 )
-        except StorageError as error:
+        except (StorageError, MalformedHeadError) as error:
             raise _located(error, info, start) from None
         return answer.filled
 
@@ -190,7 +190,7 @@ class HttpReader:
             info = ObjectInfo(url=url, size=answer.total, version=version_of(answer.head))
             if answer.filled < min(info.size, len(buffer)):
                 raise read_failed("the body is too short", FailureCause.SHORT_BODY, filled=answer.filled)
-        except StorageError as error:
+        except (StorageError, MalformedHeadError) as error:
             if isinstance(error, ReadFailedError):
                 error.info = seen[-1] if seen else None
             raise _located(error, unknown, 0) from None
@@ -319,7 +319,10 @@ def _check(head: ResponseHead, info: ObjectInfo, start: int) -> None:
         raise object_resized(info, total, start=start, found=current)
 
 
-def _located(error: StorageError, info: ObjectInfo, start: int) -> StorageError:
+def _located(error: StorageError | MalformedHeadError, info: ObjectInfo, start: int) -> StorageError:
+    if isinstance(error, MalformedHeadError):
+        # A header that makes no sense is found when it is looked at, which may be after the answer has come.
+        error = read_failed(f"not an HTTP response: {error}", FailureCause.MALFORMED)
     located = locate(error, info, start)
     located.url = info.url
     return located

@@ -236,6 +236,26 @@ async def test_a_beginning_that_is_refused_is_no_empty_object() -> None:
         await fetcher.aclose()
 
 
+@pytest.mark.parametrize("content_range", ["bytes zzz", "bytes */5-", "bytes 9-5/10"])
+async def test_a_refusal_whose_range_makes_no_sense_is_a_failed_read(content_range: str) -> None:
+    """Whatever reads the head, and whenever: what it cannot make sense of is a failure with a place, tried again."""
+
+    async def odd(_: Request, peer: Peer) -> None:
+        await peer.send(f"HTTP/1.1 416 No\r\nContent-Range: {content_range}\r\nContent-Length: 0\r\n\r\n".encode())
+
+    async with RawServer(odd) as server:
+        fetcher = fetcher_of()
+        url, buffer = f"{server.url}/o", memoryview(bytearray(10))
+        for reading in (
+            fetcher.open_read(url, buffer),
+            fetcher.read(ObjectInfo(url=url, size=len(DATA)), 5, buffer),
+        ):
+            with pytest.raises(TransientStorageError, match="not an HTTP response: Content-Range") as caught:
+                await reading
+            assert (caught.value.url, caught.value.attempts) == (url, 3)
+        await fetcher.aclose()
+
+
 async def test_a_whole_answer_without_length_is_measured() -> None:
     """Another object, or a page to log in, is no beginning of the listed one, though nothing but its end tells."""
 
