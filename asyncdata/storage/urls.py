@@ -6,7 +6,7 @@ import re
 from typing import Final, NamedTuple
 from urllib.parse import quote, urljoin, urlsplit, urlunsplit
 
-from asyncdata.errors import UnsupportedURLError
+from asyncdata.errors import StorageError, UnsupportedURLError
 
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*(?:::[A-Za-z][A-Za-z0-9+.-]*)*)://")
 _ONE_SLASH: Final = re.compile(
@@ -14,6 +14,11 @@ _ONE_SLASH: Final = re.compile(
 )
 """Of local files, one slash means the same as three (RFC 8089)."""
 _PRINTABLE_TARGET: Final = re.compile(r"[\x21-\x7e]+")
+_LABEL: Final = r"[\x21-\x2d\x2f-\x7e]{1,63}"
+_HOST: Final = re.compile(rf"{_LABEL}(?:\.{_LABEL})*\.?")
+"""What a name look-up and the ``Host`` header accept; which names exist is not known here."""
+_DROPPED: Final = re.compile(r"[\t\r\n]")
+"""What ``urllib`` drops from a URL without a word, which would make it another one."""
 
 
 def scheme_of(url: str) -> str:
@@ -74,19 +79,36 @@ class Origin(NamedTuple):
 
 
 def parse_http_url(url: str) -> tuple[Origin, str]:
-    """(origin, request target) of an absolute http or https URL."""
+    """(origin, request target) of an absolute http or https URL.
+
+    Raises:
+        UnsupportedURLError: It is none, or its host or port cannot exist.
+    """
+    if _DROPPED.search(url):
+        raise UnsupportedURLError("a URL has no tabs and line breaks: write %09, %0A or %0D", url=url)
     try:
         parts = urlsplit(url)
         port = parts.port
-    except ValueError as error:
-        raise UnsupportedURLError(f"malformed URL: {error}", url=url) from None
+    except ValueError:
+        # urllib's own words quote a part of the URL, which may be a password.
+        raise UnsupportedURLError("the URL's host or port is malformed", url=url) from None
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         raise UnsupportedURLError("expected http://host/path or https://host/path", url=url)
+    if not _HOST.fullmatch(parts.hostname):
+        raise UnsupportedURLError(
+            "the URL's host is malformed: its parts have 1 to 63 ASCII characters (write other letters as xn--)",
+            url=url,
+        )
+    if port == 0:
+        raise UnsupportedURLError("nothing can be reached at port 0", url=url)
     tls = parts.scheme == "https"
     # Quotes characters that are not allowed in a request line; characters that are already quoted stay.
     target = urlunsplit(("", "", parts.path or "/", parts.query, ""))
     if not _PRINTABLE_TARGET.fullmatch(target):
-        target = quote(target, safe="/?&=%:@!$'()*+,;~-._[]")
+        try:
+            target = quote(target, safe="/?&=%:@!$'()*+,;~-._[]")
+        except UnicodeEncodeError:
+            raise UnsupportedURLError("the URL has characters that are not text", url=url) from None
     return Origin(parts.hostname, port or (443 if tls else 80), tls), target
 
 
@@ -94,9 +116,13 @@ def join_location(url: str, location: str) -> str:
     """The absolute URL that a ``Location`` header means.
 
     Raises:
-        UnsupportedURLError: It means none.
+        StorageError: It is not one of http or https that can be asked for.
     """
     try:
-        return urljoin(url, location)
+        if _DROPPED.search(location):
+            raise ValueError("another URL once the tabs are dropped")
+        joined = urljoin(url, location)
+        parse_http_url(joined)
     except ValueError:
-        raise UnsupportedURLError("the server redirects to something that is not a URL", url=url) from None
+        raise StorageError("the server redirects to something that is not a web address") from None
+    return joined

@@ -113,6 +113,24 @@ async def test_redirects_in_a_circle_end() -> None:
         await fetcher.aclose()
 
 
+@pytest.mark.parametrize("location", ["http://a..b/x?sig=hush", "http://me:hu/sh@h/x", "http://h:0/x", "ftp://h/x"])
+async def test_a_redirect_to_what_cannot_be_asked_for_is_an_error_of_the_url(location: str) -> None:
+    """Also where HEAD is redirected; nothing of the target is shown."""
+
+    async def moving(request: Request, peer: Peer) -> None:
+        await peer.send(f"HTTP/1.1 302 Found\r\nLocation: {location}\r\nContent-Length: 0\r\n\r\n".encode())
+
+    async with RawServer(moving) as server:
+        fetcher = fetcher_of()
+        url = f"{server.url}/o"
+        for reading in (fetcher.open_read(url, memoryview(bytearray(10))), fetcher.stat(url)):
+            with pytest.raises(StorageError, match="not a web address") as caught:
+                await reading
+            assert caught.value.url == url
+            assert "hu" not in str(caught.value)
+        await fetcher.aclose()
+
+
 async def test_a_place_that_was_remembered_and_is_gone_is_looked_up_anew() -> None:
     """A mirror that dies costs one attempt: the next one asks the URL where the object is now."""
     async with RawServer(honest) as lasting:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncdata.errors import UnsupportedURLError
+from asyncdata.errors import StorageError, UnsupportedURLError
 from asyncdata.storage.urls import Origin, join_location, parse_http_url, scheme_of, split_bucket
 
 
@@ -44,9 +44,43 @@ def test_http_urls() -> None:
     assert parse_http_url("http://h/a%20b") == (Origin("h", 80, False), "/a%20b")
     assert Origin("::1", 80, False).authority == "[::1]"
     assert Origin("h", 80, True).authority == "h:80"
+    assert parse_http_url("http://a.b.:80/") == (Origin("a.b.", 80, False), "/")
     for bad in ("http://", "ftp://h/", "http://h:port/", "http://[::1/"):
         with pytest.raises(UnsupportedURLError):
             parse_http_url(bad)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://a..b/x",
+        f"http://{'a' * 64}.com/x",
+        "http://a b/x",
+        "http://a\0b/x",
+        "http://bücher.example/x",
+        "http://\ud800/x",
+        "http://h/\udc80",
+        "http://h:0/x",
+        "http://h/a\nb",
+        "http://h/a\rb",
+        "http://h/a\tb",
+    ],
+)
+def test_what_cannot_be_asked_for_is_refused_with_its_url(url: str) -> None:
+    """Hosts and ports that cannot exist, characters that are not text, and those that ``urllib`` would drop."""
+    with pytest.raises(UnsupportedURLError) as caught:
+        parse_http_url(url)
+    assert caught.value.url == url
+    with pytest.raises(StorageError, match="redirects to something that is not a web address"):
+        join_location("http://h/a", url)
+
+
+@pytest.mark.parametrize("url", ["http://user:hush/hush@h/x", "http://h:hush/", "http://user:hush[hush@h/x"])
+def test_a_malformed_url_is_not_quoted_in_the_message(url: str) -> None:
+    """What stands where the port should be may be a password."""
+    with pytest.raises(UnsupportedURLError) as caught:
+        parse_http_url(url)
+    assert "hush" not in caught.value.message
 
 
 @given(st.text(max_size=40))
