@@ -13,6 +13,7 @@ import numpy as np
 from asyncdata import arguments
 from asyncdata.arguments import is_async_generator
 from asyncdata.dataset.signature import Renewed, converted, signature_of
+from asyncdata.errors import UnsupportedURLError
 from asyncdata.memory.structure import flatten, unflatten
 from asyncdata.plan.node import Node
 from asyncdata.plan.sources import Generator, Items, ListFiles, Range, TensorSlices, byte_order
@@ -26,6 +27,8 @@ def list_files(
     patterns = arguments.urls("file_pattern", file_pattern)
     if not patterns:
         raise ValueError("file_pattern must name at least one pattern")
+    if "" in patterns:
+        raise UnsupportedURLError("file_pattern is an empty URL")
     shuffled = arguments.flag_or_none("shuffle", shuffle) is not False
     return ListFiles(patterns=patterns, shuffle=shuffled, seed=arguments.seed("seed", seed))
 

@@ -5,8 +5,8 @@ spells out, and each of them must exist. `numbered` expands it before any backen
 
 Wildcards: ``*`` matches any run of characters without ``/`` (as a whole segment: at least one), ``?`` one such
 character, ``[abc]`` ``[a-z]`` ``[!a]`` one of a set, ``{a,b}`` alternatives (they nest), ``**`` any run across ``/``;
-as a whole segment ``**`` also matches no segment at all. There is no escape character: a backslash is an ordinary
-character, as in object names.
+as a whole segment ``**`` also matches no segment at all; more stars in a row are as two. There is no escape character:
+a backslash is an ordinary character, as in object names.
 
 ::
 
@@ -218,11 +218,10 @@ def _translate_segment(segment: str) -> str:
         char = segment[at]
         at += 1
         if char == "*":
-            if segment.startswith("*", at):
-                at += 1
-                parts.append(".*")
-            else:
-                parts.append("[^/]*")
+            end = len(segment) - len(segment[at:].lstrip("*"))
+            # Many stars are no more than two, and would each multiply the time of a search.
+            parts.append(".*" if end > at else "[^/]*")
+            at = end
         elif char == "?":
             parts.append("[^/]")
         elif char == "[" and (end := _set_end(segment, at)) > 0:

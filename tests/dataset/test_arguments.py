@@ -216,6 +216,13 @@ def test_file_names_may_be_paths(tmp_path: Path) -> None:
         assert list(ad.TextLineDataset(names)) == [b"one"]  # type: ignore[arg-type]  # bytes are tf.data's
 
 
+@pytest.mark.parametrize("patterns", ["", [""], ["a", ""], ["", "a"]])
+def test_an_empty_pattern_is_an_empty_url(patterns: Any) -> None:
+    """It is refused where it is written, alone and beside others."""
+    with pytest.raises(ad.UnsupportedURLError, match="file_pattern is an empty URL"):
+        D.list_files(patterns)
+
+
 @pytest.mark.parametrize("record", [5, "text", None, [1, 2]])
 def test_a_writer_takes_bytes_alone(record: Any, tmp_path: Path) -> None:
     """A number is not so many zeros, a text is not encoded unasked."""

@@ -26,6 +26,14 @@ def test_translation_agrees_with_fsspec(pattern: str, name: str) -> None:
         assert "[!" in pattern, (pattern, name)
 
 
+def test_many_stars_in_a_row_are_as_two() -> None:
+    """And take no longer: a search that tried all their shares of a name would not end."""
+    assert translate("a***") == translate("a**")
+    (pattern,) = compile_glob("*" * 500 + "x")
+    assert not pattern.matches("a/" * 200)
+    assert pattern.matches("a/" * 200 + "x")
+
+
 @given(pattern=patterns, name=names)
 def test_matches_begin_with_the_literal_prefix(pattern: str, name: str) -> None:
     """Listing by prefix loses nothing, and a shallow pattern matches nothing deeper than its prefix."""

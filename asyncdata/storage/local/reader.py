@@ -149,6 +149,12 @@ def _glob(pattern: str) -> list[ObjectInfo]:
 
 
 def _irregular(status: os.stat_result, url: str) -> ObjectNotFoundError:
+    if stat.S_ISREG(status.st_mode):
+        return ObjectNotFoundError(
+            "no file matches the pattern. One has these very characters as its name, but here they are wildcards: "
+            "give its name to a reader such as FileDataset",
+            url=url,
+        )
     if stat.S_ISDIR(status.st_mode):
         inside = url.rstrip("/") + "/*"
         return ObjectNotFoundError(f"a directory, not a regular file; use list_files({redact_url(inside)!r})", url=url)

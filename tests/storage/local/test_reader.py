@@ -142,6 +142,18 @@ async def test_fifos_sockets_devices_and_directories_are_refused(tmp_path: Path)
     await reader.aclose()
 
 
+async def test_a_file_whose_name_is_a_pattern_that_it_does_not_match_is_told_from_other_kinds(tmp_path: Path) -> None:
+    """It is a regular file, and can be read by its name."""
+    path = tmp_path / "star*[x]"
+    path.write_bytes(b"content")
+    reader = LocalReader(max_threads=1)
+    with pytest.raises(ObjectNotFoundError, match="has these very characters as its name") as caught:
+        await reader.glob(str(path))
+    assert caught.value.url == str(path)
+    assert (await reader.stat(str(path))).size == 7
+    await reader.aclose()
+
+
 async def test_open_files_are_bounded(tmp_path: Path) -> None:
     """Many files are read with few descriptors, and none is left after close."""
     reader = LocalReader(max_threads=4)
