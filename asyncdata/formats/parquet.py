@@ -192,7 +192,7 @@ class ParquetFooter:
 
         Raises:
             BrokenFrameError: They are not what the footer promises.
-            DataError: A filter compares a column with a value of another kind.
+            DataError: A filter compares a column with a value of another kind, or a value has none in Python.
         """
         done = 0
         try:
@@ -202,8 +202,8 @@ class ParquetFooter:
                 batch_size=group.rows_at_a_time, row_groups=[group.number], columns=self._read_names, use_threads=False
             )
             for batch in batches:
+                yield self._decoded(batch, group, done)
                 done += batch.num_rows
-                yield self._decoded(batch)
         except DataError:
             raise
         except Exception as error:  # noqa: BLE001 -- whatever pyarrow raises about damaged pages
@@ -211,7 +211,7 @@ class ParquetFooter:
         if done != group.rows:
             raise self._damaged(group, done, f"has {done} rows instead of {group.rows}")
 
-    def _decoded(self, batch: Any) -> Decoded:
+    def _decoded(self, batch: Any, group: RowGroup, done: int) -> Decoded:
         rows, kept = batch.num_rows, None
         if self._filters:
             mask = self._passing(batch)
@@ -222,8 +222,40 @@ class ParquetFooter:
                 batch = batch.filter(mask)
         leaves: Leaves = []
         for name in self._names:
-            add_leaves(batch.column(batch.schema.get_field_index(name)), leaves, self._arrow)
+            column = batch.column(batch.schema.get_field_index(name))
+            try:
+                add_leaves(column, leaves, self._arrow)
+            except Exception:  # noqa: BLE001 -- whatever pyarrow and Python raise about values
+                row = self._first_without_value(column)
+                raise self._valueless(column, name, group, done + (row if kept is None else int(kept[row]))) from None
         return Decoded(rows, kept, leaves)
+
+    def _first_without_value(self, column: Any) -> int:
+        """Which row it is that a column has no value for."""
+        for row in range(len(column)):
+            try:
+                add_leaves(column.slice(row, 1), [], self._arrow)
+            except Exception:  # noqa: BLE001 -- the same, which is told
+                return row
+        return 0
+
+    def _valueless(self, column: Any, name: str, group: RowGroup, row: int) -> DataError:
+        """The error for bytes that are no text, which is damage, or for what Python's types cannot hold, which is not.
+
+        Of the latter pyarrow says what would help its own users.
+        """
+        try:
+            column.validate(full=True)
+        except Exception as error:  # noqa: BLE001 -- whatever pyarrow raises about damaged values
+            return self._damaged(group, row, f"is damaged (column {name!r}: {_said(error)})")
+        kind = self._schema.field(name).type
+        return DataError(
+            f"column {name!r} of type {kind} has a value that Python cannot represent; leave the column out with "
+            "columns=, or write it with another type",
+            url=self._url,
+            version=self._version,
+            record=group.first_row + row,
+        )
 
     def _passing(self, batch: Any) -> Any:
         try:

@@ -291,8 +291,37 @@ def test_damage_is_an_error_or_harmless() -> None:
     assert set(urls) == {"gs://b/o"}
 
 
-def test_texts_that_are_no_utf8_are_an_error() -> None:
-    """They are told when they are decoded, not when somebody looks at them."""
-    array = pa.array([b"ok", b"\xff"]).view(pa.string())
-    with pytest.raises(BrokenFrameError, match=r"row group 0 is damaged"):
+@pytest.mark.parametrize("nested", [False, True])
+def test_texts_that_are_no_utf8_are_an_error(nested: bool) -> None:
+    """They are told when they are decoded, not when somebody looks at them, with their row."""
+    array = pa.array([b"ok", b"ok", b"\xff"]).view(pa.string())
+    if nested:
+        array = pa.ListArray.from_arrays([0, 1, 2, 3], array)
+    with pytest.raises(BrokenFrameError, match=r"row group 0 is damaged \(column 't': ") as raised:
         rows(stored(pa.table({"t": array})))
+    assert raised.value.record == 2
+
+
+BEYOND_PYTHON: list[tuple[Any, list[Any]]] = [
+    (pa.time64("ns"), [1000, 5]),
+    (pa.list_(pa.duration("ns")), [[1000], [5]]),
+    (pa.list_(pa.timestamp("ns")), [[1000], [5]]),
+    (pa.list_(pa.timestamp("us")), [[1000], [2**62]]),
+    (pa.list_(pa.date32()), [[1000], [2**30]]),
+    (pa.list_(pa.timestamp("us", "Mars/Base")), [[], [1]]),
+]
+
+
+@pytest.mark.parametrize(("kind", "values"), BEYOND_PYTHON, ids=str)
+@pytest.mark.parametrize("filters", [None, [("n", ">", 2)]])
+def test_a_value_that_python_cannot_represent_is_no_damage(kind: Any, values: list[Any], filters: Any) -> None:
+    """The error names the column, its type and the row in the file; other columns can be read."""
+    table = pa.table({"n": [1, 2, 3, 4], "c": pa.array([values[0], None, values[0], values[1]], kind)})
+    data = stored(table, row_group_size=3)
+    with pytest.raises(DataError, match=r"column 'c' of type .* that Python cannot represent") as raised:
+        rows(data, None, filters)
+    assert not isinstance(raised.value, BrokenFrameError)
+    assert raised.value.record == 3
+    assert str(kind).rpartition(" ")[2] in raised.value.message
+    assert "pandas" not in raised.value.message
+    assert [int(row["n"]) for row in rows(data, ["n"])] == [1, 2, 3, 4]
