@@ -61,14 +61,19 @@ def parse_footer(data: bytes) -> list[Group]:
     """The row groups that a footer lists.
 
     Raises:
-        FooterError: It is damaged, or of a file that is not complete in itself.
+        FooterError: It is damaged, contradicts itself, or is of a file that is not complete in itself.
     """
     try:
         found = _Reader(data).struct(0)
         leaves = [element for element in found[2][1:] if not element.get(5)]
-        return [_group(group, len(leaves)) for group in found.get(4, [])]
+        groups = [_group(group, len(leaves)) for group in found.get(4, [])]
+        stated, listed = found[3], sum(group.rows for group in groups)
     except (KeyError, IndexError, TypeError, AttributeError, struct.error, UnicodeDecodeError) as error:
         raise FooterError(f"a field is missing or cut off ({type(error).__name__}: {error})") from None
+    if stated != listed:
+        # Whichever is right: fewer rows than there are would be read without a word.
+        raise FooterError(f"the file claims to have {stated} rows, but its row groups {listed}")
+    return groups
 
 
 def _group(group: dict[int, Any], leaves: int) -> Group:

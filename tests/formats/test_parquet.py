@@ -272,6 +272,18 @@ def test_a_column_that_is_not_there() -> None:
             opened(data, columns, filters)
 
 
+def test_a_footer_that_counts_its_rows_in_two_ways_is_damaged() -> None:
+    """Rows that one of the counts leaves out would be lost without a word."""
+    data = bytearray(stored(pa.table({"x": list(range(1000))}), row_group_size=600))
+    length = int.from_bytes(data[-8:-4], "little")
+    stated = b"\xd0\x0f"  # 1000 as Thrift writes it
+    assert data.count(stated, len(data) - length) == 1
+    at = data.index(stated, len(data) - length)
+    data[at : at + 2] = b"\xce\x0f"
+    with pytest.raises(BrokenFrameError, match="claims to have 999 rows, but its row groups 1000"):
+        opened(bytes(data))
+
+
 def test_damage_is_an_error_or_harmless() -> None:
     """Changed bytes anywhere give an error of this project or rows; ranges never lie outside the file."""
     data = stored(table_of({name: COLUMNS[name] for name in ("int", "text", "list", "category")}), row_group_size=5)
