@@ -62,7 +62,10 @@ class FixedLengthFramer:
             used = stop
         need = 0
         if not count and used < stop and error is None:
-            need = self._record + (0 if known else self._footer)
+            # What may be the footer is shown again each time. Where it is longer than a record, more than one record
+            # has to come with it, and how many there are is not known.
+            footer = 0 if known else self._footer
+            need = self._record + footer if footer <= self._record else 0
         return self._found(first, count, used, need=need, error=error if count < limit else None)
 
     def _found(self, first: int, count: int, stop: int, *, need: int = 0, error: DataError | None = None) -> Frames:

@@ -6,6 +6,7 @@ import pytest
 
 from asyncdata.errors import BrokenFrameError
 from asyncdata.formats.fixed_length import FixedLengthFramer
+from asyncdata.formats.framing import Place
 from tests.formats.framers import check_any_chunking, outcome
 
 
@@ -40,6 +41,15 @@ def test_what_is_no_whole_number_of_records_is_an_error(size: int, header: int, 
     assert records == [data[header + 4 * n : header + 4 * n + 4] for n in range(whole)]
     assert isinstance(error, BrokenFrameError)
     assert error.record == whole
+
+
+@pytest.mark.parametrize(("record", "footer", "need"), [(10, 0, 10), (10, 10, 20), (10, 11, 0), (1, 1000, 0)])
+def test_a_footer_longer_than_a_record_is_not_shown_again_for_each_record(record: int, footer: int, need: int) -> None:
+    """Bytes that may be the footer are copied each time more are asked for; a size of 0 asks for as many again."""
+    framer = FixedLengthFramer(record, footer_bytes=footer)
+    view = memoryview(bytearray(footer + record - 1))
+    frames = framer.frame(view, 0, len(view), limit=100, remaining=None, last=False, place=Place())
+    assert (len(frames.starts), frames.stop, frames.need) == (0, 0, need)
 
 
 @pytest.mark.parametrize(("record", "header", "footer"), [(0, 0, 0), (-1, 0, 0), (1, -1, 0), (1, 0, -1)])
