@@ -283,13 +283,13 @@ class Fetcher:
             try:
                 reader = self._readers[scheme] = self._opened.reader(spec_for(url, self._options, self._environment))
             except StorageError as error:
-                error.complete(url=url)
                 raise self._told(error, url) from None
         return reader
 
     def _told(self, error: StorageError, url: str) -> StorageError:
-        """An error that leaves the storage layer: without what foreign ones behind it, and options, may hold."""
+        """An error that leaves the storage layer: with the URL, and without what foreign ones and options may hold."""
         error.__cause__ = error.__context__ = None
+        error.complete(url=url)
         if isinstance(error, ReadFailedError):
             error.info = None  # it has the URL as it was given
         scheme = self._scheme_of(url)
@@ -351,8 +351,6 @@ class Fetcher:
                 self._attempts.counters.asked()
                 return await ask()
             except TransientStorageError as error:
-                if error.url is None:
-                    error.url = url
                 self._attempts.counters.failed(error)
                 delay = self._delay_s(error, url, None, tries)
             except StorageError as error:

@@ -14,6 +14,7 @@ import pytest
 from asyncdata.errors import StorageError, TransientStorageError
 from asyncdata.options import Environment, Options
 from asyncdata.storage.backends import spec_for
+from asyncdata.storage.fetch import Fetcher
 from asyncdata.storage.reader import RangeReader
 from tests.storage.raw_server import Peer, RawServer, Request
 
@@ -93,6 +94,21 @@ async def test_a_listing_that_lies_is_an_error_at_once(lie: Lie, words: str, mos
             await reader.glob("gs://b/x*")
         assert not isinstance(caught.value, TransientStorageError)
         assert len(server.requests) <= most
+
+
+async def test_a_name_that_is_not_text_is_an_error_of_the_pattern() -> None:
+    """Where in a listing it is, is known only to those who asked for the listing."""
+
+    async def script(request: Request, peer: Peer) -> None:
+        body = json.dumps(no_text({}, 0)).encode()
+        await peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+
+    async with RawServer(script) as server:
+        fetcher = Fetcher(Options(storage={"gs": {"endpoint_url": server.url, "token": "anon"}}), Environment())
+        with pytest.raises(StorageError, match="not text") as caught:
+            await fetcher.glob("gs://b/x*")
+        assert caught.value.url == "gs://b/x*"
+        await fetcher.aclose()
 
 
 async def test_one_page_may_be_in_any_order() -> None:
