@@ -9,9 +9,14 @@ from __future__ import annotations
 
 import errno as numbers
 import os
+import re
 from typing import Any, Final
 
 from asyncdata.redaction import redact, redact_about, redact_url
+
+_CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+"""All but tabs and line breaks, which messages of several lines have."""
+_BREAKS: Final = str.maketrans({"\t": r"\t", "\n": r"\n"})
 
 
 class AsyncdataError(Exception):
@@ -57,8 +62,8 @@ class AsyncdataError(Exception):
         super().__setattr__(name, value)
 
     def add_note(self, note: str) -> None:
-        """As ``BaseException.add_note``, without secrets."""
-        super().add_note(redact(note))
+        """As ``BaseException.add_note``, without secrets and control characters."""
+        super().add_note(_escaped(redact(note)))
 
     def place(self) -> dict[str, Any]:
         """Returns the known attributes, for rebuilding the error elsewhere."""
@@ -76,7 +81,9 @@ class AsyncdataError(Exception):
 
     def __str__(self) -> str:
         place = ", ".join(f"{name} {value}" for name, value in self.place().items())
-        return f"{self.message} [{place}]" if place else self.message
+        # Names of objects and servers' words may hold what a terminal obeys, and what cannot be printed at all.
+        message = _escaped(self.message)
+        return f"{message} [{_escaped(place).translate(_BREAKS)}]" if place else message
 
     def __reduce__(self) -> tuple[Any, ...]:
         place = self.place()
@@ -84,6 +91,11 @@ class AsyncdataError(Exception):
         known = {"message", *place}
         more = {name: value for name, value in vars(self).items() if name not in known and value is not None}
         return _rebuild, (type(self), self.message, place), more
+
+
+def _escaped(text: str) -> str:
+    """The text with control characters, and halves of characters, as Python writes them."""
+    return _CONTROLS.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 def _rebuild(kind: type[AsyncdataError], message: str, place: dict[str, Any]) -> AsyncdataError:

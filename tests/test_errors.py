@@ -41,3 +41,16 @@ def test_a_place_is_completed_never_changed() -> None:
     error = CorruptRecordError("bad", record=3)
     error.complete(record=9, url="gs://b/o", stage="check", version=None)
     assert error.place() == {"url": "gs://b/o", "record": 3, "stage": "check"}
+
+
+def test_control_characters_are_shown_escaped() -> None:
+    """A name or a server's words cannot write on the terminal; the attributes stay as they are."""
+    name = "gs://b/a\nb\x1b[2J\x85\ud800"
+    error = AsyncdataError("no \x1b[1mobject\r\x00,\n\tas the server says", url=name, stage="map(\x07)")
+    assert str(error) == (
+        "no \\x1b[1mobject\\r\\x00,\n\tas the server says [url gs://b/a\\nb\\x1b[2J\\x85\\ud800, stage map(\\x07)]"
+    )
+    error.add_note("of\x1b[2J\nthe second line")
+    assert error.__notes__ == ["of\\x1b[2J\nthe second line"]
+    assert error.url == name
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
