@@ -34,6 +34,7 @@ from asyncdata.storage.http1.connection import Accept, Answer
 from asyncdata.storage.http1.head import MalformedHeadError, ResponseHead
 from asyncdata.storage.http1.kernel_buffers import holds_input
 from asyncdata.storage.statuses import parse_retry_after, status_error
+from asyncdata.storage.urls import quoted
 
 MAX_REDIRECTS: Final = 10
 
@@ -179,7 +180,11 @@ async def receive(
     """One ranged GET; see ``Bodies.get``."""
     with _typed(wire), wire:
         async with session.get(
-            URL(url, encoded=True), headers=headers, allow_redirects=False, proxy=proxy, timeout=_beyond(wire.limits)
+            URL(quoted(url), encoded=True),
+            headers=headers,
+            allow_redirects=False,
+            proxy=proxy,
+            timeout=_beyond(wire.limits),
         ) as response:
             head = head_of(response)
             wire.head_came()
@@ -236,7 +241,7 @@ async def ask(
     with _typed(wire), wire:
         async with session.request(
             method,
-            URL(url, encoded=True),
+            URL(quoted(url), encoded=True),
             headers=headers,
             data=None if data is None else io.BytesIO(data),
             proxy=proxy,

@@ -112,6 +112,16 @@ def parse_http_url(url: str) -> tuple[Origin, str]:
     return Origin(parts.hostname, port or (443 if tls else 80), tls), target
 
 
+def quoted(url: str) -> str:
+    """An http or https URL whose path and query are the request target of `parse_http_url`, for other clients.
+
+    Raises:
+        UnsupportedURLError: See `parse_http_url`.
+    """
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}{parse_http_url(url)[1]}"
+
+
 def join_location(url: str, location: str) -> str:
     """The absolute URL that a ``Location`` header means.
 

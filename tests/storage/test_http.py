@@ -98,6 +98,18 @@ async def test_redirects_are_followed_and_remembered() -> None:
         await fetcher.aclose()
 
 
+async def test_every_request_for_an_object_has_one_target() -> None:
+    """Also those that take aiohttp's path: a blank would end the target, and ask for another object."""
+    async with RawServer(whole) as server:
+        fetcher = fetcher_of()
+        url = f"{server.url}/a b/ä?c d"
+        info = await fetcher.stat(url)
+        await fetcher.read(info, 5, memoryview(bytearray(10)))
+        assert len(server.requests) == 3  # HEAD, a range, and the same by aiohttp
+        assert {request.target for request in server.requests} == {"/a%20b/%C3%A4?c%20d"}
+        await fetcher.aclose()
+
+
 async def test_redirects_in_a_circle_end() -> None:
     """A circle is an error, not a hang."""
 

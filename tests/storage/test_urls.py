@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncdata.errors import StorageError, UnsupportedURLError
-from asyncdata.storage.urls import Origin, join_location, parse_http_url, scheme_of, split_bucket
+from asyncdata.storage.urls import Origin, join_location, parse_http_url, quoted, scheme_of, split_bucket
 
 
 @pytest.mark.parametrize(
@@ -93,6 +93,13 @@ def test_a_target_never_breaks_the_request_line(path: str) -> None:
     assert not any(char.isspace() for char in target)
     assert target.isascii()
     assert target.startswith("/")
+
+
+def test_other_clients_are_given_the_same_target() -> None:
+    """What may not stand in a request line is quoted; a user name stays, and a fragment is never sent."""
+    assert quoted("http://me:pw@h:81/a b/ä?c d#e") == "http://me:pw@h:81/a%20b/%C3%A4?c%20d"
+    assert quoted("https://h/a%20b?c=d%2F") == "https://h/a%20b?c=d%2F"
+    assert quoted("http://h") == "http://h/"
 
 
 def test_locations_may_be_relative() -> None:
