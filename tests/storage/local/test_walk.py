@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-import os
+import inspect
+import sys
 from pathlib import Path
 
 import pytest
@@ -25,19 +26,20 @@ def test_a_pattern_may_be_deeper_than_the_stack(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_tree_may_be_deeper_than_the_stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Folders in folders, down to the longest path that there is."""
+    """The stack is made small instead of the tree deep, which hardly anything could remove again."""
     monkeypatch.chdir(tmp_path)
-    folders = ["d/" * depth for depth in range(1, 1050)]
+    deepest = Path(*["d"] * 200)
+    deepest.mkdir(parents=True)
+    (deepest / "x").write_bytes(b"")
+    patterns = ["**/x", "*/" * 200 + "x"]
+    assert [found(pattern) for pattern in patterns] == 2 * [[str(deepest / "x")]]
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(len(inspect.stack(context=0)) + 100)
     try:
-        for folder in folders:
-            os.mkdir(folder)
-        file = Path(f"{folders[-1]}x")
-        file.write_bytes(b"")
-        assert found("**/x") == [str(file)]
-        file.unlink()
+        again = [found(pattern) for pattern in patterns]
     finally:
-        for folder in reversed(folders):  # what removes the directory of the test may be recursive
-            os.rmdir(folder)
+        sys.setrecursionlimit(limit)
+    assert again == 2 * [[str(deepest / "x")]]
 
 
 @pytest.mark.parametrize("pattern", ["", "/", "{,}"])
