@@ -32,6 +32,9 @@ _HERE_ONLY: Final = {
     "test_a_loop_closed_while_it_waited_takes_nothing_with_it",
     "test_closing_while_another_task_waits",
     "test_the_consumers_loop_is_never_held",
+    # Their functions share an iterator with the test.
+    "test_a_function_that_asks_for_the_next_element_of_its_own_pipeline",
+    "test_a_function_that_asks_for_the_next_element_of_a_pipeline_on_the_same_loop",
     # The loader's log is that of another process.
     "test_an_object_replaced_after_it_was_listed",
     "test_an_object_replaced_or_deleted_while_it_is_read",
