@@ -12,6 +12,7 @@ Invariants:
 * A length stated by the bytes is only used for comparisons until it was checked against the rest of the object;
   ``Frames.need`` is the only figure by which a caller may allocate.
 * The records in front of a damaged place are returned together with the error.
+* A framer that is not ``in_thread`` can be pickled: workers may frame with copies of it, see `framing_task`.
 * A framer may shorten a record in place (escaped quotes, carriage returns inside a line), but only within the bytes of
   the records that it returns.
 """

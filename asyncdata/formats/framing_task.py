@@ -25,7 +25,7 @@ _NARROW: Final = 1 << 31
 """Runs of fewer bytes have positions of 32 bits."""
 
 
-class Answer(NamedTuple):
+class TimedFrames(NamedTuple):
     """What a worker found.
 
     Attributes:
@@ -63,10 +63,10 @@ class FramingTask:
         frames = _moved(frames, -start, dtype)
         return pickle.dumps((frames, time.thread_time() - began_s), pickle.HIGHEST_PROTOCOL)
 
-    def answer(self, reply: bytes, start: int) -> Answer:
+    def answer(self, reply: bytes, start: int) -> TimedFrames:
         """What was found, with positions that count as in the question."""
         frames, cpu_s = pickle.loads(reply)  # noqa: S301 -- made by a worker process of this one
-        return Answer(_moved(frames, start, np.int64), cpu_s)
+        return TimedFrames(_moved(frames, start, np.int64), cpu_s)
 
 
 def _moved(frames: Frames, by: int, dtype: type[np.signedinteger[Any]]) -> Frames:

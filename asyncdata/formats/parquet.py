@@ -235,7 +235,7 @@ class ParquetFooter:
         for row in range(len(column)):
             try:
                 add_leaves(column.slice(row, 1), [], self._arrow)
-            except Exception:  # noqa: BLE001 -- the same, which is told
+            except Exception:  # noqa: BLE001 -- as above
                 return row
         return 0
 

@@ -238,11 +238,7 @@ class Services:
         return places_some or any(executor.runs == "process" for executor, _ in self._executors.values())
 
     def executor(
-        self,
-        place: str,
-        kind: str,
-        make: Callable[[], Program],
-        functions: tuple[Callable[..., Any], ...],
+        self, place: str, kind: str, make: Callable[[], Program], functions: tuple[Callable[..., Any], ...]
     ) -> Executor:
         """What runs the tasks of a stage at this place.
 

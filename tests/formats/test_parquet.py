@@ -305,7 +305,7 @@ def test_damage_is_an_error_or_harmless() -> None:
 
 @pytest.mark.parametrize("nested", [False, True])
 def test_texts_that_are_no_utf8_are_an_error(nested: bool) -> None:
-    """They are told when they are decoded, not when somebody looks at them, with their row."""
+    """The error comes when they are decoded, not when somebody looks at them, and names the row."""
     array = pa.array([b"ok", b"ok", b"\xff"]).view(pa.string())
     if nested:
         array = pa.ListArray.from_arrays([0, 1, 2, 3], array)

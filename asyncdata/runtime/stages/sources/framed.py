@@ -141,7 +141,8 @@ class FramedStage(FileStage):
                     return self._take_ahead(limit)
             finally:
                 self._awaited = False
-            await self._end_ahead()
+            # The pulls go on from there: with an error, which is dealt with now that its turn has come, or at the end.
+            self._ahead = self._away = None
         while True:
             block = self._next_ready(limit)
             if block is not None:
@@ -155,9 +156,7 @@ class FramedStage(FileStage):
                 await self._bytes.take()
                 self._enter(self._bytes.info)
             else:
-                framing = self._framing(limit)
-                run = self.context.threads.run
-                self._accept_frames(await run(framing) if self._framer.in_thread else self._here(framing))
+                self._accept_frames(await self._frame(limit))
 
     # --- framing ahead of the pulls ----------------------------------------------------------------------------
 
@@ -182,6 +181,7 @@ class FramedStage(FileStage):
         return block
 
     async def _frame_ahead(self) -> None:
+        """Frames one block after the other, up to an error of the records or the end."""
         assert self._ahead is not None
         while self._error is None and not self._ended:
             await self._ahead.room(self._may_not_frame)
@@ -202,13 +202,6 @@ class FramedStage(FileStage):
         if self._bytes.is_short and not self._awaited and self._bytes.take_ready():
             self._enter(self._bytes.info)
         return self._bytes.is_short and not self._awaited
-
-    async def _end_ahead(self) -> None:
-        """From here on every pull frames for itself, as far as an error is concerned for good."""
-        ahead, self._ahead = self._ahead, None
-        if ahead is not None:
-            await ahead.aclose()
-        self._away = None
 
     def _here(self, framing: Callable[[], Frames]) -> Frames:
         return framing() if self._away is None else self._away.here(framing)
