@@ -41,11 +41,9 @@ _MUCH: Final = 0.1
 """Of the time: a start that took less is forgotten by the end of the first epoch."""
 _MOSTLY: Final = 0.5
 _BUSY: Final = 0.6
+_CROWDED: Final = 0.75
+"""Of the allowed reads: with one file at a time, those of the next fifteen are under way, of 24 allowed at first."""
 _FULL: Final = 0.85
-_LAGGING: Final = 0.2
-_DEAF: Final = 0.25
-"""Calls that block keep the loop deaf for half of their time on average, calls that await for less than a seventh."""
-_SEVERAL: Final = 5
 _AWAIT: Final = "Await inside it, or make it a plain function with num_parallel_calls=ad.AUTOTUNE."
 _REFUSED: Final = 3
 _FAILING: Final = 0.2
@@ -163,13 +161,12 @@ def judge(
         return Verdict(cause="consumer", step="", sentence=sentence, action="", wait_share=share, rate=rate)
     facts = _Facts(window_s, steps, consumer, workers, reads, cpu, elements)
     place = _bottleneck(steps)
+    if steps[place].runs == "coroutine" and steps[place].inputs:
+        # Calls that wait for nothing but the loop are not to blame: the step that keeps it is.
+        busiest = max(range(len(steps)), key=lambda other: _on_loop_s(steps[other]))
+        place = busiest if _on_loop_s(steps[busiest]) >= _MOSTLY * window_s else place
     step = steps[place]
     cause, evidence, action = _explain(step, facts)
-    busiest = max(range(len(steps)), key=lambda other: _on_loop_s(steps[other]))
-    if cause == "blocked_loop" and _on_loop_s(steps[busiest]) >= _MOSTLY * window_s:
-        # Not the function that could not begin, but a step that leaves it no time.
-        place, step = busiest, steps[busiest]
-        cause, evidence, action = _working(step, facts)
     waited = consumer.wait_s / total_s if consumer.first_wait_s > _MOSTLY * consumer.wait_s else share
     return Verdict(
         cause=cause,
@@ -201,8 +198,8 @@ def _bottleneck(steps: Sequence[StepStats]) -> int:
 
 
 def _on_loop_s(step: StepStats) -> float:
-    """Seconds for which a step kept the stage loop to itself; what coroutines do there is not known."""
-    return step.working_s * max(step.copies, 1.0) if step.runs == "loop" else 0.0
+    """Seconds for which a step kept the stage loop to itself."""
+    return step.working_s * max(step.copies, 1.0) if step.runs == "loop" else step.kept_s
 
 
 def _explain(step: StepStats, facts: _Facts) -> tuple[Cause, str, str]:
@@ -231,8 +228,8 @@ def _working(step: StepStats, facts: _Facts) -> tuple[Cause, str, str]:
     busy = f"it worked {_percent(worked_s / facts.window_s)} of it on the stage loop, which is one thread"
     cpu = facts.cpu
     if step.runs == "coroutine":
-        if step.inputs and _lag(step, facts) >= _LAGGING:
-            return _blocked(step, facts)
+        if step.inputs:
+            return _in_coroutines(step, facts)
         return (
             "generator",
             "it was awaited for its next element",
@@ -273,12 +270,13 @@ def _calling(step: StepStats, facts: _Facts) -> tuple[Cause, str, str]:
 
 
 def _in_coroutines(step: StepStats, facts: _Facts) -> tuple[Cause, str, str]:
-    if _lag(step, facts) >= _LAGGING:
-        return _blocked(step, facts)
-    if facts.elements >= _SEVERAL and (deaf := _deaf(step, facts)) >= _DEAF:
-        evidence = f"for {_percent(deaf)} of a call the stage loop heard nothing: an async function blocks it"
-        return "blocked_loop", evidence, _AWAIT
     cpu = facts.cpu
+    if step.kept_s >= _MOSTLY * facts.window_s:
+        if _is_starved(cpu.loop_s, cpu.loop_delayed_s, step.kept_s):
+            return _machine(cpu.loop_delayed_s, cpu.loop_s)
+        share = _percent(step.kept_s / facts.window_s)
+        evidence = f"for {share} of it its async function kept the stage loop, which is one thread, without awaiting"
+        return "blocked_loop", evidence, _AWAIT
     if cpu.loop_s + cpu.loop_delayed_s >= _FULL * facts.window_s:
         return _computing(facts)
     return "calls", _at_most(step), f"Raise num_parallel_calls above {step.parallel}."
@@ -349,10 +347,10 @@ def _reading(step: StepStats, facts: _Facts) -> tuple[Cause, str, str]:
             f"{reads.retries} of {reads.requests} reads failed and were made again",
             "See stats().fetch['failures'] for what went wrong at the server or on the way to it.",
         )
-    if reads.short_s >= _MOSTLY * facts.window_s and reads.in_flight < _BUSY * reads.limit:
+    if reads.short_s >= _MOSTLY * facts.window_s and reads.in_flight < _CROWDED * reads.limit:
         return _memory(step, facts)
     flight = f"{reads.in_flight:.1f} reads were under way on average, of {reads.limit} allowed"
-    if reads.in_flight >= _BUSY * reads.limit:
+    if reads.in_flight >= _CROWDED * reads.limit:
         if reads.receivers_s >= _FULL * reads.receivers * facts.window_s and reads.receivers < facts.cpu.cores:
             share = _percent(reads.receivers_s / reads.receivers / facts.window_s)
             return (
@@ -403,14 +401,6 @@ def _receivers(count: int) -> str:
     return "the loop that receives was" if count == 1 else f"the {count} processes that receive were each"
 
 
-def _blocked(step: StepStats, facts: _Facts) -> tuple[Cause, str, str]:
-    return (
-        "blocked_loop",
-        f"its calls could not begin for {_percent(_lag(step, facts))} of it: an async function blocks the stage loop",
-        _AWAIT,
-    )
-
-
 def _computing(facts: _Facts) -> tuple[Cause, str, str]:
     """Coroutines begin in time, but there is nothing left of the loop on which they go on."""
     cpu = facts.cpu
@@ -447,24 +437,6 @@ def _at_most(step: StepStats) -> str:
     return f"{share} of its own time it waited for its calls, of which {step.parallel} may run at a time"
 
 
-def _lag(step: StepStats, facts: _Facts) -> float:
-    """The part of the time in which coroutines waited for the stage loop; or the loop did not hear of the consumer."""
-    consumer = facts.consumer
-    heard = consumer.lag_s / max(consumer.wait_s - consumer.first_wait_s, 1e-9)
-    return max(heard, step.late_s / (facts.window_s * max(step.copies, 1.0) * step.parallel))
-
-
-def _deaf(step: StepStats, facts: _Facts) -> float:
-    """The part of a call for which the loop did not hear that the consumer waits, where one is made at a time.
-
-    Such calls begin at once, whatever they do then; of several at a time, all but one begin late.
-    """
-    if step.parallel > 1:
-        return 0.0
-    call_s = step.workers_s * max(step.copies, 1.0) / max(step.elements, 1)
-    return facts.consumer.lag_s / facts.elements / max(call_s, 1e-9)
-
-
 # --- prediction ------------------------------------------------------------------------------------------------------
 
 
@@ -485,19 +457,22 @@ def _gain(bottleneck: int, facts: _Facts) -> float:
         chains.setdefault(chain, 0.0)
         for other in step.inputs:
             chain_of[other] = chain
-        own = min(_own_s(step), facts.window_s)
+        own = min(_own_s(step, facts), facts.window_s)
         chains[chain] += own / 2 if place == bottleneck else own
     loop_s = sum(map(_on_loop_s, steps)) - _on_loop_s(steps[bottleneck]) / 2
     step = steps[bottleneck]
-    rest_s = facts.window_s - min(_own_s(step), facts.window_s) / 2 if step.runs == "loop" else 0.0
+    rest_s = facts.window_s - min(_own_s(step, facts), facts.window_s) / 2 if step.runs == "loop" else 0.0
     most_s = max(*chains.values(), loop_s, facts.consumer.step_s, rest_s, 1e-9)
     return min(2.0, max(1.0, facts.window_s / most_s))
 
 
-def _own_s(step: StepStats) -> float:
+def _own_s(step: StepStats, facts: _Facts) -> float:
     """Seconds that a step takes of its chain, by itself."""
     stored = 0.0 if step.inputs else step.input_s
-    calls = max(0.0, step.workers_s - step.late_s / step.parallel)  # without what others did to them
+    calls = step.workers_s
+    others_s = sum(map(_on_loop_s, facts.steps)) - _on_loop_s(step)
+    if step.runs == "coroutine" and others_s >= _MOSTLY * facts.window_s:
+        calls = max(step.kept_s, calls - others_s)  # its coroutines waited for the loop
     return (step.working_s + step.memory_s + calls + stored) * max(step.copies, 1.0)
 
 

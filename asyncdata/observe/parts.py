@@ -60,8 +60,8 @@ class StepStats:
         copies: How many of it existed at a time, on average.
         calls_s: Seconds of its calls in worker processes and threads, summed over the calls; CPU
             seconds of a ready-made parser on the stage loop.
-        late_s: Seconds until its coroutines had their first turn on the stage loop, summed over the calls. A large
-            part of the window times `parallel`: its function blocks that loop.
+        kept_s: Seconds for which its coroutines kept the stage loop between two awaits, summed. Most of the window:
+            its function blocks that loop.
         startup_s: Seconds that its first call took beyond the work itself: worker processes were starting.
         runs: Where it works: ``loop``, ``process``, ``thread`` or ``coroutine``.
         parallel: The most calls at a time; 1 if it makes none.
@@ -81,7 +81,7 @@ class StepStats:
     awaited_s: float = 0.0
     copies: float = 1.0
     calls_s: float = 0.0
-    late_s: float = 0.0
+    kept_s: float = 0.0
     startup_s: float = 0.0
     runs: Runs = "loop"
     parallel: int = 1
@@ -139,8 +139,6 @@ class ConsumerStats:
         median_wait_s: Half of the elements after the first came within this time; accurate to 20 %.
         p90_wait_s: Nine in ten did.
         p99_wait_s: 99 in 100 did. Far above the median: single slow reads, or elements made in large groups.
-        lag_s: Seconds that news of its waiting took to be heard on the stage loop, summed. Near `wait_s`: a function
-            blocks that loop. 0 with ``isolate=True``, where this is not measured.
     """
 
     wait_s: float = 0.0
@@ -149,7 +147,6 @@ class ConsumerStats:
     median_wait_s: float = 0.0
     p90_wait_s: float = 0.0
     p99_wait_s: float = 0.0
-    lag_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

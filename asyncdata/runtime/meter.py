@@ -42,7 +42,7 @@ class Meter:
         memory: Runs while a stage waits for memory.
         calls: Runs while a stage waits for its calls.
         calls_s: Seconds of calls that have ended, and of a ready-made parser on the loop.
-        late_s: See `StepStats`.
+        kept_s: See `StepStats`.
         startup_s: See `StepStats`.
         runs: Where the step works.
         parallel: The most calls at a time.
@@ -63,7 +63,7 @@ class Meter:
         self.memory = Stopwatch()
         self.calls = Stopwatch()
         self.calls_s = 0.0
-        self.late_s = 0.0
+        self.kept_s = 0.0
         self.startup_s = 0.0
         self.runs: Runs = "loop"
         self.parallel = 1
@@ -146,7 +146,7 @@ def _step(meter: Meter, inputs: list[Meter], places: tuple[int, ...], now: float
         awaited_s=meter.pulls.seconds(now),
         copies=copies,
         calls_s=meter.calls_s,
-        late_s=meter.late_s,
+        kept_s=meter.kept_s,
         startup_s=meter.startup_s,
         runs=meter.runs,
         parallel=meter.parallel,

@@ -72,18 +72,23 @@ CASES: dict[str, tuple[str, str, str, tuple[StepStats, ...], dict[str, Any]]] = 
     "few coroutines": ("calls", "map", "above 3", (WAITING, ASYNC, SOURCE), {}),
     "a blocked loop": (
         *("blocked_loop", "map", "Await"),
-        (WAITING, ASYNC, SOURCE),
-        {"consumer": dataclasses.replace(STARVED, lag_s=4.0)},
+        (WAITING, dataclasses.replace(ASYNC, kept_s=9.0), SOURCE),
+        {},
     ),
     "a loop that one call at a time blocks": (
         *("blocked_loop", "map", "Await"),
-        (WAITING, dataclasses.replace(ASYNC, parallel=1, elements=1000), SOURCE),
-        {"consumer": dataclasses.replace(STARVED, lag_s=0.4)},
+        (WAITING, dataclasses.replace(ASYNC, parallel=1, kept_s=9.0), SOURCE),
+        {},
+    ),
+    "a loop that another async function blocks": (
+        *("blocked_loop", "blocking", "Await"),
+        (WAITING, ASYNC, dataclasses.replace(ASYNC, name="blocking", workers_s=1.0, kept_s=6.0), SOURCE),
+        {},
     ),
     "one coroutine at a time": (
         *("calls", "map", "above 1"),
-        (WAITING, dataclasses.replace(ASYNC, parallel=1, elements=1000), SOURCE),
-        {"consumer": dataclasses.replace(STARVED, lag_s=0.1)},
+        (WAITING, dataclasses.replace(ASYNC, parallel=1, kept_s=1.0), SOURCE),
+        {},
     ),
     "the interpreter's lock": (
         *("interpreter", "map", "process"),
@@ -248,8 +253,7 @@ def test_the_share_of_a_step_is_that_of_all_its_copies() -> None:
 
 def test_a_step_that_keeps_the_loop_to_itself_is_not_blamed_on_others() -> None:
     """Coroutines could not begin because an inline function in front of them works all the time."""
-    late = dataclasses.replace(ASYNC, late_s=20.0)
-    found = verdict(WAITING, late, AHEAD, step("filter", working_s=9.0))
+    found = verdict(WAITING, ASYNC, AHEAD, step("filter", working_s=9.0))
     assert (found.cause, found.step) == ("loop", "filter")
 
 

@@ -14,13 +14,11 @@ The lock is one of C's, which ``with`` takes and gives back in one step each: Ct
 from __future__ import annotations
 
 import asyncio
-import functools
 import threading
 from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from asyncdata.observe.stopwatch import clock
 from asyncdata.runtime.consumer.delivery import Delivery
 from asyncdata.runtime.life.interrupt_safe import Gate
 
@@ -62,7 +60,6 @@ class Edge:
 
     Attributes:
         waits: How often the consumer has waited.
-        lag_s: Seconds until the pump's loop heard of it, summed.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -82,7 +79,6 @@ class Edge:
         self._starving: Callable[[bool], None] | None = None
         self._left: Callable[[], object] | None = None
         self.waits = 0
-        self.lag_s = 0.0
 
     def attach(
         self, loop: asyncio.AbstractEventLoop, starving: Callable[[bool], None], left: Callable[[], object]
@@ -239,7 +235,7 @@ class Edge:
         if waiter not in self._waiting:
             self.waits += 1
             self._waiting.add(waiter)
-            self._call_stage(functools.partial(self._hear_of_waiting, clock()))
+            self._call_stage(self._tell_starving)
 
     def _end_waiting(self, waiter: object) -> None:
         if waiter in self._waiting:
@@ -247,10 +243,6 @@ class Edge:
             if not self._rows:
                 # Cancelled, or interrupted: the consumer no longer waits, and what measures its wait must know.
                 self._call_stage(self._tell_starving)
-
-    def _hear_of_waiting(self, said: float) -> None:
-        self.lag_s += clock() - said
-        self._tell_starving()
 
     def _hear_of_taking(self) -> None:
         self._set_room()

@@ -59,7 +59,7 @@ class Readings:
             self._stats = now if now.window_s or not self._stats.window_s else self._stats
         if elements is None:
             elements = self.waits.elements if self._elements is None else self._elements
-        consumer = self.waits.stats(elements, self._stats.consumer.lag_s)
+        consumer = self.waits.stats(elements)
         return dataclasses.replace(self._stats, elements=elements, consumer=consumer)
 
     def end(self, elements: int) -> None:

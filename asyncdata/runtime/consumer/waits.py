@@ -64,12 +64,11 @@ class Waits:
             if self.arrivals is not None:
                 self.arrivals.add(self._began or self._ended, self._ended, 0, self._watch.seconds(self._ended))
 
-    def stats(self, elements: int, lag_s: float) -> ConsumerStats:
+    def stats(self, elements: int) -> ConsumerStats:
         """A snapshot.
 
         Args:
             elements: That were delivered; those that nobody waited for came at once.
-            lag_s: See `ConsumerStats`.
         """
         now = self._ended or clock()
         wait_s = self._watch.seconds(now)
@@ -81,7 +80,6 @@ class Waits:
             median_wait_s=_quantile(bins, elements - 1, 0.5),
             p90_wait_s=_quantile(bins, elements - 1, 0.9),
             p99_wait_s=_quantile(bins, elements - 1, 0.99),
-            lag_s=lag_s,
         )
 
 

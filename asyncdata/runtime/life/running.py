@@ -8,7 +8,6 @@ import os
 import secrets
 
 from asyncdata.errors import PipelineClosedError, StateError
-from asyncdata.observe.parts import ConsumerStats
 from asyncdata.observe.profile import active_profile
 from asyncdata.observe.snapshot import PipelineStats
 from asyncdata.observe.trace_ring import RING_BYTES, PipelineTrace, Profiled, TraceRing
@@ -126,8 +125,7 @@ class RunningHere(Running):
 
     def stats(self) -> PipelineStats:
         """See `Running`."""
-        consumer = ConsumerStats(lag_s=self.edge.lag_s)
-        return dataclasses.replace(self._pipeline.stats(), waits=self.edge.waits, consumer=consumer)
+        return dataclasses.replace(self._pipeline.stats(), waits=self.edge.waits)
 
 
 class RunningIsolated(Running):

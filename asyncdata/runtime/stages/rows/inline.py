@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Coroutine, Iterable
+import types
+from collections.abc import Callable, Coroutine, Generator, Iterable
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final
 
@@ -64,13 +65,12 @@ class InlineMapStage(RowwiseStage):
 class _Call:
     """One element on its way through an async function."""
 
-    __slots__ = ("advance", "began", "done", "error", "origin", "row", "value")
+    __slots__ = ("advance", "done", "error", "origin", "row", "value")
 
     def __init__(self, origin: Rows, advance: Advance, row: int = -1) -> None:
         self.row = row
         self.origin = origin
         self.advance = advance
-        self.began = clock()
         self.done = False
         self.value: Any = None
         self.error: BaseException | None = None
@@ -163,14 +163,13 @@ class AsyncMapStage(Stage):
             self._ahead.put(news)
 
     async def _run(self, call: _Call, element: Any) -> None:
-        self.context.meter.late_s += clock() - call.began
         arguments = element if type(element) is tuple else (element,)
         named: dict[str, Any] = {}
         try:
             if self._keys is not None:
                 named["rng"] = generator(self._keys, call.origin[0], self._depth)
             with Outside():
-                value = await self._function(*arguments, *self._resources, **named)
+                value = await self._timed(self._function(*arguments, *self._resources, **named))
             call.value = as_element(value)
         except BaseException as error:
             explain_call(error, self._function, (*arguments, *self._resources), named)
@@ -183,6 +182,30 @@ class AsyncMapStage(Stage):
             self._parallelism.bytes_each = element_bytes(element) + element_bytes(call.value)
         self._parallelism.done += 1
         self._ahead.tell()
+
+    @types.coroutine
+    def _timed(self, call: Coroutine[Any, Any, Any]) -> Generator[Any, Any, Any]:
+        """Awaits a call, and counts the seconds for which it keeps the loop."""
+        awaited = call.__await__()
+        go_on: Callable[[Any], Any] = awaited.send
+        value: Any = None
+        while True:
+            began = clock()
+            try:
+                awaiting = go_on(value)
+            except StopIteration as end:
+                return end.value
+            finally:
+                self.context.meter.kept_s += clock() - began
+            try:
+                value = yield awaiting
+                go_on = awaited.send
+            except GeneratorExit:
+                awaited.close()
+                raise
+            except BaseException as error:  # noqa: BLE001 -- whatever it is, the call is told
+                value = error
+                go_on = awaited.throw
 
     # --- delivering --------------------------------------------------------------------------------------------
 
