@@ -26,7 +26,7 @@ def test_quantiles_count_elements_that_came_at_once(now: list[float]) -> None:
         with counted.waiting():
             now[0] += seconds
         now[0] += 0.1
-    stats = counted.stats(101, 0.0)
+    stats = counted.stats(101)
     assert stats.wait_s == pytest.approx(5 + 0.15 + 1.5)
     assert stats.step_s == pytest.approx(2.1)
     assert stats.first_wait_s == 5.0
@@ -38,14 +38,14 @@ def test_quantiles_count_elements_that_came_at_once(now: list[float]) -> None:
 def test_the_present_wait_counts_and_the_end_stays(now: list[float]) -> None:
     """Somebody looks in the middle of it, and much later."""
     counted = Waits()
-    assert counted.stats(0, 0.0).wait_s == 0
+    assert counted.stats(0).wait_s == 0
     with counted.waiting():
         now[0] += 3
-        assert counted.stats(0, 0.0).wait_s == 3
+        assert counted.stats(0).wait_s == 3
     now[0] += 2
     counted.end()
     now[0] += 1000
-    assert (counted.stats(1, 0.0).wait_s, counted.stats(1, 0.0).step_s) == (3, 2)
+    assert (counted.stats(1).wait_s, counted.stats(1).step_s) == (3, 2)
 
 
 @pytest.mark.parametrize("isolate", [False, True])
