@@ -22,6 +22,7 @@ from asyncdata.storage.fallback import Fallback, Why
 from asyncdata.storage.http1.client import USER_AGENT, RangeClient
 from asyncdata.storage.http1.connection import Accept, Answer
 from asyncdata.storage.http1.head import ResponseHead
+from asyncdata.storage.http1.known_answers import KnownObject
 from asyncdata.storage.http1.watchdog import Watchdog
 from asyncdata.storage.proxies import Proxies
 from asyncdata.storage.urls import Origin, parse_http_url
@@ -115,6 +116,7 @@ class Bodies:
         skip_allowed: bool = False,
         size: int | None = None,
         attempt: Attempt | None = None,
+        known: KnownObject | None = None,
     ) -> Answer:
         """One attempt at the bytes ``[start, start + len(buffer))`` of a URL; see ``RangeClient.get``.
 
@@ -127,6 +129,7 @@ class Bodies:
             skip_allowed: Accept a server that ignores ranges by reading up to ``start`` and dropping these bytes.
             size: Of the whole object, where it is known: no more than one piece is received beyond it.
             attempt: Limits, and where to tell what was seen.
+            known: The object, if ``accept`` depends on nothing else; see `RangeConnection.ask`.
         """
         origin, target, key, proxy = self._taken_apart(url)
         odd = self.fallback.origins
@@ -134,7 +137,7 @@ class Bodies:
         if why is None:
             try:
                 answer = await self._client.get(
-                    origin, target, headers, start=start, buffer=buffer, accept=accept, attempt=attempt
+                    origin, target, headers, start=start, buffer=buffer, accept=accept, attempt=attempt, known=known
                 )
             except UnframedBodyError:
                 why = Why.UNFRAMED

@@ -32,6 +32,7 @@ from asyncdata.storage.fallback import Why
 from asyncdata.storage.globs import has_wildcard
 from asyncdata.storage.http1.connection import Answer
 from asyncdata.storage.http1.head import MalformedHeadError, ResponseHead
+from asyncdata.storage.http1.known_answers import KnownObject
 from asyncdata.storage.http1.tls import make_tls_context
 from asyncdata.storage.reader import ReaderSpec
 from asyncdata.storage.statuses import parse_retry_after, shorten, status_error
@@ -130,7 +131,10 @@ class HttpReader:
             return 0
         try:
             size = info.size if info.size >= 0 else None
-            answer = await self._get(info.url, start, buffer, lambda head: _check(head, info, start), attempt, size)
+            known = KnownObject(info.size, info.version) if info.size >= 0 else None
+            answer = await self._get(
+                info.url, start, buffer, lambda head: _check(head, info, start), attempt, size, known
+            )
             if answer.head.status == 416:
                 beyond = answer.head.content_range
                 total = beyond.total if beyond is not None else None
@@ -221,12 +225,13 @@ class HttpReader:
         accept: Callable[[ResponseHead], None],
         attempt: Attempt | None,
         size: int | None = None,
+        known: KnownObject | None = None,
     ) -> Answer:
         """One ranged GET; redirects are followed, and a remembered one that fails is forgotten and tried from start."""
         remembered = self._moved.get(url)
         if remembered is not None:
             try:
-                answer = await self._get_at(remembered, url, start, buffer, accept, attempt, size)
+                answer = await self._get_at(remembered, url, start, buffer, accept, attempt, size, known)
             except TransientStorageError:
                 self._moved.pop(url, None)  # the next attempt asks where the object is now
                 raise
@@ -238,7 +243,7 @@ class HttpReader:
             self._moved.pop(url, None)
         at = url
         for _ in range(MAX_REDIRECTS):
-            answer = await self._get_at(at, url, start, buffer, accept, attempt, size)
+            answer = await self._get_at(at, url, start, buffer, accept, attempt, size, known)
             location = answer.head.headers.get("location")
             if answer.head.status not in _REDIRECTS or location is None:
                 if at != url:
@@ -256,10 +261,19 @@ class HttpReader:
         accept: Callable[[ResponseHead], None],
         attempt: Attempt | None,
         size: int | None,
+        known: KnownObject | None,
     ) -> Answer:
         headers = (("Accept-Encoding", "identity"), *self._headers_for(at, url))
         return await self._bodies.get(
-            at, headers, start=start, buffer=buffer, accept=accept, skip_allowed=True, size=size, attempt=attempt
+            at,
+            headers,
+            start=start,
+            buffer=buffer,
+            accept=accept,
+            skip_allowed=True,
+            size=size,
+            attempt=attempt,
+            known=known,
         )
 
     def _headers_for(self, at: str, url: str) -> tuple[tuple[str, str], ...]:

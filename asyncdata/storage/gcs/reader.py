@@ -23,6 +23,7 @@ from asyncdata.storage.gcs.tokens import Token, Tokens, TokenSource, choose_sour
 from asyncdata.storage.globs import compile_glob, has_wildcard
 from asyncdata.storage.http1.connection import Answer
 from asyncdata.storage.http1.head import ResponseHead
+from asyncdata.storage.http1.known_answers import KnownObject
 from asyncdata.storage.http1.tls import make_tls_context
 from asyncdata.storage.reader import ReaderSpec
 from asyncdata.storage.urls import scheme_of
@@ -234,13 +235,18 @@ class GcsReader:
         version = info.version
 
         accept: Callable[[ResponseHead], None] = functools.partial(requests.check_media_head, info=info, start=start)
+        known = None
         if note is not None:
             accept = functools.partial(_check_and_note, accept, note)
+        elif info.size >= 0:
+            known = KnownObject(info.size, version)
         url = self._media_url(info.url, version)
         try:
             token = await self._tokens.get()
             headers = _with_token(token) if token.header else requests.BODY_HEADERS
-            answer = await self._bodies.get(url, headers, start=start, buffer=buffer, accept=accept, attempt=attempt)
+            answer = await self._bodies.get(
+                url, headers, start=start, buffer=buffer, accept=accept, attempt=attempt, known=known
+            )
             if answer.head.status == 401 and token.header:
                 token = await self._tokens.renew(token)
                 headers = _with_token(token) if token.header else requests.BODY_HEADERS

@@ -17,6 +17,7 @@ from asyncdata.options import TimeoutOptions
 from asyncdata.storage.attempt import Attempt
 from asyncdata.storage.http1.connection import Accept, Answer, StaleConnectionError
 from asyncdata.storage.http1.connection_pool import ConnectionPool
+from asyncdata.storage.http1.known_answers import KnownObject
 from asyncdata.storage.urls import Origin
 
 USER_AGENT: Final = "asyncdata"
@@ -85,8 +86,11 @@ class RangeClient:
         buffer: memoryview,
         accept: Accept,
         attempt: Attempt | None = None,
+        known: KnownObject | None = None,
     ) -> Answer:
         """One attempt; ``buffer`` is untouched once this returned, raised or was cancelled.
+
+        See `RangeConnection.ask`. The head of a known answer has no ``Content-Range``.
 
         Returns:
             The answer: its body in ``buffer`` if it is what was asked for, else aside.
@@ -96,7 +100,7 @@ class RangeClient:
         while True:
             connection = pool.take(origin, attempt) or await pool.acquire(origin, attempt)
             try:
-                return await connection.ask(request, start, buffer, accept, attempt)
+                return await connection.ask(request, start, buffer, accept, attempt, known)
             except asyncio.CancelledError:
                 connection.close()
                 raise

@@ -28,9 +28,10 @@ from typing import Final, NamedTuple, TypeAlias, cast
 from asyncdata.errors import StorageError
 from asyncdata.storage.attempt import Attempt, ReadLimits
 from asyncdata.storage.failures import FailureCause, ReadFailedError, UnreadableHeadError, read_failed
-from asyncdata.storage.http1.body_plan import MAX_ASIDE_BYTES, join_chunks, plan_body
+from asyncdata.storage.http1.body_plan import MAX_ASIDE_BYTES, BodyPlan, join_chunks, plan_body
 from asyncdata.storage.http1.head import MAX_HEAD_BYTES, MalformedHeadError, ResponseHead, parse_head
 from asyncdata.storage.http1.kernel_buffers import holds_input
+from asyncdata.storage.http1.known_answers import KnownAnswers, KnownObject
 from asyncdata.storage.http1.tls_transport import TlsTransport
 
 LOW_WATER_BYTES: Final = 256 << 10
@@ -83,10 +84,16 @@ def _nothing(timeout: float) -> object:  # noqa: ARG001 -- as poll has it
 
 
 class RangeConnection(asyncio.BufferedProtocol):
-    """See the module's text. One exchange at a time; every method runs on the connection's loop."""
+    """See the module's text. One exchange at a time; every method runs on the connection's loop.
 
-    def __init__(self, on_lost: Callable[[RangeConnection], None]) -> None:
+    Args:
+        on_lost: Called once, when the event loop has let go of it.
+        answers: Heads that need not be parsed again; connections may share them.
+    """
+
+    def __init__(self, on_lost: Callable[[RangeConnection], None], answers: KnownAnswers | None = None) -> None:
         self._on_lost = on_lost
+        self._answers = KnownAnswers() if answers is None else answers
         self.loop = asyncio.get_running_loop()
         self.transport: asyncio.Transport | None = None
         """Where the bytes come from; None before it is connected."""
@@ -108,6 +115,7 @@ class RangeConnection(asyncio.BufferedProtocol):
         self._buffer: memoryview | None = None
         self._start = 0
         self._accept: Accept | None = None
+        self._known: KnownObject | None = None
         self._answer_head: ResponseHead | None = None
         self._attempt: Attempt | None = None
         self._wanted = False
@@ -178,7 +186,13 @@ class RangeConnection(asyncio.BufferedProtocol):
             raise
 
     def ask(
-        self, request: bytes, start: int, buffer: memoryview, accept: Accept, attempt: Attempt | None
+        self,
+        request: bytes,
+        start: int,
+        buffer: memoryview,
+        accept: Accept,
+        attempt: Attempt | None,
+        known: KnownObject | None = None,
     ) -> asyncio.Future[Answer]:
         """Sends one request; what is returned is done when ``buffer`` is let go of.
 
@@ -190,6 +204,7 @@ class RangeConnection(asyncio.BufferedProtocol):
             buffer: Where a body that is what was asked for goes.
             accept: Called with the head.
             attempt: Limits, and where to tell what was seen.
+            known: The object, if ``accept`` takes a head or not by this alone: it is not called for a known answer.
 
         Raises:
             ReadFailedError: Connection lost, malformed answer, time limit (set by ``abort``).
@@ -211,7 +226,7 @@ class RangeConnection(asyncio.BufferedProtocol):
         loop = self.loop
         self.exchanges = kept + 1
         self.phase = Phase.HEAD
-        self._start, self._buffer, self._accept = start, buffer, accept
+        self._start, self._buffer, self._accept, self._known = start, buffer, accept, known
         self._head_size = self._interim_bytes = self._at = self._end = 0
         self._wanted, self._total, self._answer_head = False, None, None
         self.quiet_since, self.seen, self.spared = loop.time(), -1, 0
@@ -352,6 +367,13 @@ class RangeConnection(asyncio.BufferedProtocol):
                     if size == len(self._head):
                         self._grow_head()
                     return
+                if self._known is not None and self._buffer is not None:
+                    length = len(self._buffer)
+                    known = self._answers.find(self._head, end, self._start, length, self._known)
+                    if known is not None:
+                        plan = BodyPlan(wanted=True, size=length, total=self._known.size)
+                        self._begin_body(known, plan, end + 4)
+                        return
                 head = parse_head(bytes(self._head_view[:end]))
                 if head.status >= 200:
                     break
@@ -359,7 +381,7 @@ class RangeConnection(asyncio.BufferedProtocol):
                 before = 0
             if self._accept is not None:
                 self._accept(head)
-            self._begin_body(head, end + 4)
+            self._begin_body(head, self._plan_for(head, end), end + 4)
         except MalformedHeadError as error:
             self.fail(UnreadableHeadError(f"not an HTTP response: {error}"))
         except StorageError as error:
@@ -381,11 +403,18 @@ class RangeConnection(asyncio.BufferedProtocol):
         self._head_view[: len(rest)] = rest
         self._head_size = len(rest)
 
-    def _begin_body(self, head: ResponseHead, body_at: int) -> None:
-        buffer = self._buffer
-        if buffer is None:
+    def _plan_for(self, head: ResponseHead, end: int) -> BodyPlan:
+        if self._buffer is None:
             raise RuntimeError("a response outside of an exchange")
-        plan = plan_body(head, start=self._start, length=len(buffer))
+        length = len(self._buffer)
+        plan = plan_body(head, start=self._start, length=length)
+        if self._known is not None and head.status == 206 and plan.size == length:
+            self._answers.note(self._head, end, self._start, length, self._known, head)
+        return plan
+
+    def _begin_body(self, head: ResponseHead, plan: BodyPlan, body_at: int) -> None:
+        buffer = self._buffer
+        assert buffer is not None
         self._answer_head, self._wanted, self._total = head, plan.wanted, plan.total
         self.paced_since, self.paced_from = self.loop.time(), 0
         if self._attempt is not None:
@@ -472,7 +501,7 @@ class RangeConnection(asyncio.BufferedProtocol):
         """Lets go of the caller's buffer; the order of the lines does not matter, for nothing else runs between."""
         self._target = None
         self._buffer = None
-        self._accept = None
+        self._accept = self._known = None
         self._waiter = None
         self._answer_head = None
         if self._attempt is not None:

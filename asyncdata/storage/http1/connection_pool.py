@@ -22,6 +22,7 @@ from asyncdata.options import TimeoutOptions
 from asyncdata.storage.attempt import Attempt
 from asyncdata.storage.failures import FailureCause, read_failed
 from asyncdata.storage.http1.connection import Phase, RangeConnection
+from asyncdata.storage.http1.known_answers import KnownAnswers
 from asyncdata.storage.http1.tls_transport import TlsTransport, open_tls
 from asyncdata.storage.http1.watchdog import Watchdog
 from asyncdata.storage.urls import Origin
@@ -63,6 +64,7 @@ class ConnectionPool:
         self._limits = limits
         self._max_per_origin = max_per_origin
         self._tls_context = tls_context
+        self._answers = KnownAnswers()
         self._lanes: dict[Origin, _Lane] = {}
         self._lane_of: dict[RangeConnection, _Lane] = {}
         self._busy: set[RangeConnection] = set()
@@ -202,7 +204,7 @@ class ConnectionPool:
         began = loop.time()
         tls = self._tls_for(origin)
         lane.open += 1
-        connection = RangeConnection(self._lost)
+        connection = RangeConnection(self._lost, self._answers)
         self._lane_of[connection] = lane
         try:
             async with asyncio.timeout(limit_s):
