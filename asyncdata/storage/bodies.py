@@ -19,7 +19,7 @@ from asyncdata.storage.aiohttp_bodies import LenientWire, NotingConnector, ask, 
 from asyncdata.storage.attempt import Attempt, ReadLimits
 from asyncdata.storage.failures import RangeIgnoredError, UnframedBodyError, UnreadableHeadError
 from asyncdata.storage.fallback import Fallback, Why
-from asyncdata.storage.http1.client import USER_AGENT, RangeClient
+from asyncdata.storage.http1.client import USER_AGENT, RangeClient, build_frame
 from asyncdata.storage.http1.connection import Accept, Answer
 from asyncdata.storage.http1.head import ResponseHead
 from asyncdata.storage.http1.known_answers import KnownObject
@@ -27,6 +27,7 @@ from asyncdata.storage.http1.watchdog import Watchdog
 from asyncdata.storage.proxies import Proxies
 from asyncdata.storage.urls import Origin, parse_http_url
 
+_MOST_WAYS: Final = 512
 _MAX_ANSWER_BYTES: Final = 256 << 20
 """The longest answer to a request for metadata."""
 
@@ -57,8 +58,8 @@ class Bodies:
         self._watchdog = Watchdog(limits, lambda: self._watched)
         self._client = RangeClient(limits=limits, max_connections=max_connections, tls_context=tls_context)
         self._proxies = proxies
-        # Many ranges of one object follow one another.
-        self._taken_apart = functools.lru_cache(maxsize=4096)(self._take_apart)
+        # Many ranges of one object follow one another. Of its own, because some headers are secrets.
+        self._way = functools.lru_cache(maxsize=_MOST_WAYS)(self._find_way)
         self.fallback = Fallback()
         self._session = aiohttp.ClientSession(
             connector=NotingConnector(
@@ -131,13 +132,13 @@ class Bodies:
             attempt: Limits, and where to tell what was seen.
             known: The object, if ``accept`` depends on nothing else; see `RangeConnection.ask`.
         """
-        origin, target, key, proxy = self._taken_apart(url)
+        origin, frame, key, proxy = self._way(url, headers)
         odd = self.fallback.origins
         why = Why.PROXY if proxy is not None else self.fallback.reason(origin, key) if odd else None
         if why is None:
             try:
                 answer = await self._client.get(
-                    origin, target, headers, start=start, buffer=buffer, accept=accept, attempt=attempt, known=known
+                    origin, frame, start=start, buffer=buffer, accept=accept, attempt=attempt, known=known
                 )
             except UnframedBodyError:
                 why = Why.UNFRAMED
@@ -209,10 +210,11 @@ class Bodies:
         finally:
             self._watched.discard(wire)
 
-    def _take_apart(self, url: str) -> tuple[Origin, str, str, str | None]:
-        """(origin, request target, the URL without its query, proxy) of an absolute http or https URL."""
+    def _find_way(self, url: str, headers: tuple[tuple[str, str], ...]) -> tuple[Origin, bytes, str, str | None]:
+        """(origin, head of a GET but for its range, the URL without its query, proxy) of an absolute URL."""
         origin, target = parse_http_url(url)
-        return origin, target, urlsplit(url)._replace(query="").geturl(), self._proxies.choose(origin)
+        frame = build_frame(origin, target, headers)
+        return origin, frame, urlsplit(url)._replace(query="").geturl(), self._proxies.choose(origin)
 
     def _watch(self, wire: LenientWire) -> None:
         self._watched.add(wire)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Iterable
-from functools import lru_cache
 from typing import Final
 
 from asyncdata.options import TimeoutOptions
@@ -23,7 +22,6 @@ from asyncdata.storage.urls import Origin
 USER_AGENT: Final = "asyncdata"
 
 _RANGE_LINE: Final = 3
-_MOST_FRAMES: Final = 256
 
 
 def build_get(origin: Origin, target: str, headers: Iterable[tuple[str, str]], start: int, length: int) -> bytes:
@@ -65,8 +63,6 @@ class RangeClient:
 
     def __init__(self, *, limits: TimeoutOptions, max_connections: int, tls_context: ssl.SSLContext | None) -> None:
         self._pool = ConnectionPool(limits=limits, max_per_origin=max_connections, tls_context=tls_context)
-        # The ranges of one object differ by two numbers. Of the client's own, for some headers are secrets.
-        self._frame = lru_cache(maxsize=_MOST_FRAMES)(build_frame)
 
     def __repr__(self) -> str:
         return f"<RangeClient {self._pool!r}>"
@@ -79,8 +75,7 @@ class RangeClient:
     async def get(
         self,
         origin: Origin,
-        target: str,
-        headers: tuple[tuple[str, str], ...],
+        frame: bytes,
         *,
         start: int,
         buffer: memoryview,
@@ -90,13 +85,13 @@ class RangeClient:
     ) -> Answer:
         """One attempt; ``buffer`` is untouched once this returned, raised or was cancelled.
 
-        See `RangeConnection.ask`. The head of a known answer has no ``Content-Range``.
+        See `build_frame` and `RangeConnection.ask`. The head of a known answer has no ``Content-Range``.
 
         Returns:
             The answer: its body in ``buffer`` if it is what was asked for, else aside.
         """
         pool = self._pool
-        request = self._frame(origin, target, headers) % (start, start + len(buffer) - 1)
+        request = frame % (start, start + len(buffer) - 1)
         while True:
             connection = pool.take(origin, attempt) or await pool.acquire(origin, attempt)
             try:

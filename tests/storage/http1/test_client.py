@@ -8,7 +8,7 @@ import pytest
 
 from asyncdata.options import TimeoutOptions
 from asyncdata.storage.failures import ReadFailedError
-from asyncdata.storage.http1.client import RangeClient, build_get
+from asyncdata.storage.http1.client import RangeClient, build_frame, build_get
 from asyncdata.storage.http1.head import ResponseHead
 from asyncdata.storage.http1.tls import make_tls_context
 from asyncdata.storage.urls import Origin
@@ -67,7 +67,9 @@ async def test_many_ranges_at_a_time_arrive_whole(tmp_path: Path, tls: bool) -> 
 
         async def check(start: int, size: int) -> None:
             buffer = bytearray(size)
-            answer = await client.get(origin, "/o", (), start=start, buffer=memoryview(buffer), accept=accept_all)
+            answer = await client.get(
+                origin, build_frame(origin, "/o", ()), start=start, buffer=memoryview(buffer), accept=accept_all
+            )
             assert answer.filled == size
             assert buffer == DATA[start : start + size]
 
@@ -101,8 +103,7 @@ async def test_tls_bodies_that_break_off_say_how_far_they_came(tmp_path: Path, a
         with pytest.raises(ReadFailedError) as caught:
             await client.get(
                 Origin("127.0.0.1", server.port, True),
-                "/o",
-                (),
+                build_frame(Origin("127.0.0.1", server.port, True), "/o", ()),
                 start=0,
                 buffer=memoryview(buffer),
                 accept=accept_all,
@@ -127,8 +128,7 @@ async def test_connections_the_server_gave_up_cost_no_attempt() -> None:
             buffer = bytearray(1000)
             await client.get(
                 Origin("127.0.0.1", server.port, False),
-                "/o",
-                (),
+                build_frame(Origin("127.0.0.1", server.port, False), "/o", ()),
                 start=0,
                 buffer=memoryview(buffer),
                 accept=accept_all,

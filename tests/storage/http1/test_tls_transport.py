@@ -12,7 +12,7 @@ from asyncdata.errors import StorageError
 from asyncdata.options import TimeoutOptions
 from asyncdata.storage.failures import FailureCause, ReadFailedError
 from asyncdata.storage.http1 import tls_transport
-from asyncdata.storage.http1.client import RangeClient
+from asyncdata.storage.http1.client import RangeClient, build_frame
 from asyncdata.storage.http1.connection import StaleConnectionError
 from asyncdata.storage.http1.head import ResponseHead
 from asyncdata.storage.http1.tls import make_tls_context
@@ -113,7 +113,9 @@ async def test_many_connections_at_a_time_are_exact(certificate: tuple[Path, ssl
 
         async def check(start: int, size: int) -> None:
             buffer = bytearray(size)
-            await client.get(origin, "/o", (), start=start, buffer=memoryview(buffer), accept=accept_all)
+            await client.get(
+                origin, build_frame(origin, "/o", ()), start=start, buffer=memoryview(buffer), accept=accept_all
+            )
             assert buffer == DATA[start : start + size]
 
         async with asyncio.TaskGroup() as group:
@@ -328,10 +330,14 @@ async def test_a_failed_connection_frees_the_reader_of_its_number(certificate: t
         for turn in range(40):
             buffer = bytearray(100_000)
             bad = [
-                client.get(origin, "/o", (), start=0, buffer=memoryview(bytearray(10)), accept=refuse)
+                client.get(
+                    origin, build_frame(origin, "/o", ()), start=0, buffer=memoryview(bytearray(10)), accept=refuse
+                )
                 for _ in range(turn % 3)
             ]
-            good = client.get(origin, "/o", (), start=turn, buffer=memoryview(buffer), accept=accept_all)
+            good = client.get(
+                origin, build_frame(origin, "/o", ()), start=turn, buffer=memoryview(buffer), accept=accept_all
+            )
             *refused, _ = await asyncio.gather(*bad, good, return_exceptions=True)
             assert all(isinstance(each, StorageError) for each in refused)
             assert buffer == DATA[turn : turn + 100_000]

@@ -11,7 +11,7 @@ from asyncdata.errors import StorageError
 from asyncdata.options import TimeoutOptions
 from asyncdata.storage.attempt import ReadLimits
 from asyncdata.storage.failures import FailureCause, ReadFailedError
-from asyncdata.storage.http1.client import RangeClient
+from asyncdata.storage.http1.client import RangeClient, build_frame
 from asyncdata.storage.http1.connection import Answer
 from asyncdata.storage.http1.head import ResponseHead
 from asyncdata.storage.http1.watchdog import Watchdog, overdue
@@ -44,8 +44,7 @@ async def get(script: Script, buffer: bytearray, limits: TimeoutOptions = LIMITS
         try:
             return await client.get(
                 Origin("127.0.0.1", server.port, False),
-                "/o",
-                (),
+                build_frame(Origin("127.0.0.1", server.port, False), "/o", ()),
                 start=0,
                 buffer=memoryview(buffer),
                 accept=accept_all,
