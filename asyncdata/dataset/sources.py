@@ -14,6 +14,7 @@ from asyncdata import arguments
 from asyncdata.arguments import is_async_generator
 from asyncdata.dataset.signature import Renewed, converted, signature_of
 from asyncdata.errors import UnsupportedURLError
+from asyncdata.memory.leaf import rounds_integers
 from asyncdata.memory.structure import flatten, unflatten
 from asyncdata.plan.node import Node
 from asyncdata.plan.sources import Generator, Items, ListFiles, Range, TensorSlices, byte_order
@@ -112,6 +113,8 @@ def _frozen(leaf: Any) -> Any:
             array = np.array(leaf)
         except ValueError:
             return leaf
+        if rounds_integers(array, leaf):
+            return leaf
         if array.dtype.kind in "US":
             texts = _texts(leaf, array.shape)
             leaf = texts if all(isinstance(item, str | bytes) for item in texts.flat) else leaf
@@ -149,6 +152,8 @@ def _as_rows(value: Any) -> np.ndarray[Any, Any]:
             f"from_tensor_slices needs arrays, or lists of one length on every level, not {arguments.shown(value)}; "
             "from_generator takes rows of different lengths"
         ) from error
+    if rounds_integers(array, value):
+        array = np.array(value, object)
     if array.dtype.kind == "T":
         array = array.astype(object)
         if not all(isinstance(item, str) for item in array.flat):

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from asyncdata.errors import UnbatchableError
 from asyncdata.memory.bytesarray import BytesArray
-from asyncdata.memory.leaf import Leaf, is_plain
+from asyncdata.memory.leaf import Leaf, is_plain, rounds_integers
 from asyncdata.memory.structure import Structure, describe, is_ragged, leaf_names, leaf_order
 from asyncdata.memory.wire import aligned
 
@@ -108,11 +108,17 @@ def as_array(value: Any) -> npt.NDArray[Any]:
     if isinstance(value, np.ma.MaskedArray):
         raise UnbatchableError("a masked array cannot be batched: its mask would be lost; fill it in map()")
     try:
-        return np.asarray(value)
+        array = np.asarray(value)
     except ValueError as error:
         raise UnbatchableError(
             f"a {type(value).__name__} that is not a regular array cannot be batched: {error}"
         ) from error
+    if rounds_integers(array, value):
+        raise UnbatchableError(
+            f"a {type(value).__name__} of integers that neither int64 nor uint64 can hold together cannot be batched; "
+            "return floats, or smaller integers"
+        )
+    return array
 
 
 def as_bytes(value: Any) -> bytes:

@@ -78,6 +78,17 @@ def is_plain(array: Any) -> bool:
 _PLAIN_KINDS: Final = "biufcmMV"
 
 
+def rounds_integers(array: Any, value: Any) -> bool:
+    """Whether an array has floats for the integers of a list, because no type of 64 bits holds all of them."""
+    return array.dtype.kind == "f" and _has_only_integers(value)
+
+
+def _has_only_integers(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return bool(value) and all(map(_has_only_integers, value))
+    return isinstance(value, int) or (isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "iu")
+
+
 def array_leaf(array: Any) -> Leaf:
     """The leaf that describes an array (or numpy scalar)."""
     return Leaf("array", array.dtype.str, tuple(array.shape))

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from asyncdata.memory.leaf import is_plain
+from asyncdata.memory.leaf import is_plain, rounds_integers
 from asyncdata.memory.structure import map_leaves
 
 _BYTES: Final = frozenset((bytearray, memoryview, np.bytes_))
@@ -76,6 +76,8 @@ def _listed(items: list[Any]) -> Any:
     if not is_plain(array) or not array.size:
         return items
     if array.dtype.kind == "f" and any(type(item) is int and item.bit_length() > _EXACT_BITS for item in items):
+        return items
+    if rounds_integers(array, items):
         return items
     return array
 

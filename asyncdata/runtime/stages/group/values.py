@@ -21,6 +21,7 @@ from asyncdata.memory.advance import Rows
 from asyncdata.memory.bytesarray import BytesArray
 from asyncdata.memory.columns import ArrayColumn, Column, RefColumn
 from asyncdata.memory.layout import as_array, as_bytes, text_array
+from asyncdata.memory.leaf import rounds_integers
 from asyncdata.runtime.stages.group.stacking import Misfit
 
 _STRINGS: Final = (bytes, bytearray, memoryview, str)
@@ -135,7 +136,7 @@ def _of_items(items: list[Any]) -> Values:
     kinds = set(map(type, items))
     if len(kinds) == 1 and next(iter(kinds)) in (int, float, bool):
         array = np.array(items)
-        if array.dtype.kind not in _NO_NUMBERS:
+        if array.dtype.kind not in _NO_NUMBERS and not rounds_integers(array, items):
             return Numbers(array, array.dtype, 0)
     if kinds == {np.ndarray}:
         dtypes, ranks = {item.dtype for item in items}, {item.ndim for item in items}

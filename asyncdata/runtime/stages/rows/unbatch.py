@@ -22,7 +22,7 @@ from asyncdata.memory.accounts import Foreseen
 from asyncdata.memory.block import Block
 from asyncdata.memory.bytesarray import BytesArray
 from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColumn, read_table
-from asyncdata.memory.leaf import BYTES, STR, Leaf
+from asyncdata.memory.leaf import BYTES, STR, Leaf, rounds_integers
 from asyncdata.memory.ragged import RaggedArray
 from asyncdata.memory.structure import (
     LEAF,
@@ -205,7 +205,10 @@ def _column_apart(column: Column) -> Column:
         return _refs_apart(column, column.leaf_at(0))
     value = column.element(0)
     column.release()
-    return ObjectColumn(value.tolist()) if isinstance(value, BytesArray) else _array(np.asarray(value), value)
+    if isinstance(value, BytesArray):
+        return ObjectColumn(value.tolist())
+    array = np.asarray(value)
+    return ObjectColumn(list(value)) if rounds_integers(array, value) else _array(array, value)
 
 
 def _array(array: Any, items: Any = None) -> Column:
