@@ -10,7 +10,7 @@ from typing import Final
 
 from asyncdata.errors import MemoryLimitError
 from asyncdata.memory.block import Block
-from asyncdata.memory.columns import Column
+from asyncdata.memory.columns import Column, ObjectColumn
 from asyncdata.runtime.memory.landing import LandingAhead, NoRoomError
 from asyncdata.runtime.stage import BLOCK_ROWS, Ahead, Stage, StageContext
 from asyncdata.runtime.tuning.knob import Knob, as_knob
@@ -19,6 +19,9 @@ _USUAL: Final = 8
 _LEAST: Final = 2
 _AHEAD_S: Final = 0.05
 _SMOOTHING: Final = 0.3
+_SHORT: Final = 64
+"""Rows: a block of fewer is handed on together with those behind it, as long as they are small."""
+_JOINED_BYTES: Final = 1 << 16
 
 
 class Depth:
@@ -125,8 +128,26 @@ class PrefetchStage(Stage):
         if len(block) > limit:
             block, rest = block.split(limit)
             self._ahead.items.appendleft(rest)
+        elif 0 < len(block) < _SHORT:
+            block = self._joined(block, limit)
         self._rows -= len(block)
         return block
+
+    def _joined(self, block: Block, limit: int) -> Block:
+        """A short block with those behind it.
+
+        A full buffer asks its input for as many rows as were taken. Whoever takes one at a time once would make all
+        blocks that follow of one row, and every step would cost a row what it costs a block.
+        """
+        blocks, rows, nbytes = [block], len(block), _small_bytes(block)
+        while (items := self._ahead.items) and rows + len(items[0]) <= limit:
+            after = items[0]
+            nbytes += _small_bytes(after)
+            if nbytes > _JOINED_BYTES or after.structure != block.structure:
+                break
+            blocks.append(self._ahead.take())
+            rows += len(after)
+        return Block.concat(blocks)
 
     async def aclose(self) -> None:
         await self._ahead.aclose()
@@ -134,3 +155,10 @@ class PrefetchStage(Stage):
             self._ahead.items.popleft().release()
         self._landing.close()
         await super().aclose()
+
+
+def _small_bytes(block: Block) -> int:
+    """Bytes of a short block; more than are joined of any other, and of one with bare objects."""
+    if not 0 < len(block) < _SHORT or any(isinstance(column, ObjectColumn) for column in block.columns):
+        return _JOINED_BYTES + 1
+    return block.payload_bytes(len(block))
