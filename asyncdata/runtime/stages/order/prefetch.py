@@ -11,6 +11,7 @@ from typing import Final
 from asyncdata.errors import MemoryLimitError
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import Column, ObjectColumn
+from asyncdata.memory.structure import element_bytes
 from asyncdata.runtime.memory.landing import LandingAhead, NoRoomError
 from asyncdata.runtime.stage import BLOCK_ROWS, Ahead, Stage, StageContext
 from asyncdata.runtime.tuning.knob import Knob, as_knob
@@ -158,7 +159,8 @@ class PrefetchStage(Stage):
 
 
 def _small_bytes(block: Block) -> int:
-    """Bytes of a short block; more than are joined of any other, and of one with bare objects."""
-    if not 0 < len(block) < _SHORT or any(isinstance(column, ObjectColumn) for column in block.columns):
+    """Bytes of a short block; more than are joined of any other."""
+    if not 0 < len(block) < _SHORT:
         return _JOINED_BYTES + 1
-    return block.payload_bytes(len(block))
+    objects = [column.items for column in block.columns if isinstance(column, ObjectColumn)]
+    return block.payload_bytes(len(block)) + sum(element_bytes(item) for items in objects for item in items)

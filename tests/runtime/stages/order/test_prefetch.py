@@ -13,9 +13,10 @@ from asyncdata.memory.columns import ArrayColumn
 from asyncdata.memory.structure import LEAF
 from asyncdata.observe import stopwatch
 from asyncdata.runtime.meter import Meter
-from asyncdata.runtime.stage import BLOCK_ROWS, Stage
+from asyncdata.runtime.stage import BLOCK_ROWS, Stage, StageContext
 from asyncdata.runtime.stages.order.prefetch import Depth, PrefetchStage
-from tests.runtime.stages.laws import Bench, Scripted
+from asyncdata.runtime.stages.sources.arrays import ItemsStage
+from tests.runtime.stages.laws import Bench, Kinds, Scripted
 
 
 def block(rows: int, row_bytes: int = 8) -> Block:
@@ -88,3 +89,56 @@ async def test_what_others_do_on_the_loop_is_no_work_of_the_step(monkeypatch: py
     assert len(trace.elements) == 50
     assert now[0] > 15
     assert meter.asked_s(now[0]) - source.pulls.seconds(now[0]) - meter.others.seconds(now[0]) < 3
+
+
+class Taking(Stage):
+    """Takes elements one by one for some time, then as many as there are; its input has time to work ahead.
+
+    Attributes:
+        lengths: Of the blocks that it got.
+    """
+
+    def __init__(self, context: StageContext, upstream: Stage, ones: int) -> None:
+        super().__init__(context, (upstream,))
+        self._upstream = upstream
+        self._ones = ones
+        self.lengths: list[int] = []
+
+    async def _pull(self, limit: int) -> Block | None:
+        for _ in range(10):
+            await asyncio.sleep(0)
+        taken = await self._upstream.pull(1 if len(self.lengths) < self._ones else limit)
+        if taken is not None:
+            self.lengths.append(len(taken))
+        return taken
+
+
+@pytest.mark.parametrize("kind", ["array", "objects", "refs", "nests"])
+@pytest.mark.parametrize("most", [2, 10, 50])
+async def test_a_full_buffer_does_not_make_blocks_of_one(kind: Kinds, most: int) -> None:
+    """Elements are taken one by one, and the input replaces each: who then asks for many gets all that wait."""
+    stages: list[Taking] = []
+
+    def make(bench: Bench) -> Stage:
+        upstream = Scripted(bench, [("row", number) for number in range(6 * most)], kind)
+        stage = PrefetchStage(bench.context("prefetch"), upstream, most)
+        stages.append(Taking(bench.context("taking"), stage, ones=3 * most))
+        return stages[0]
+
+    trace = await Bench().observe(make)
+    assert len(trace.elements) == 6 * most
+    assert stages[0].lengths == [1] * 3 * most + [most] * 3
+
+
+async def test_large_elements_are_handed_on_one_by_one() -> None:
+    """Together they would be with whoever is behind, beside as many that are made meanwhile."""
+    stages: list[Taking] = []
+
+    def make(bench: Bench) -> Stage:
+        upstream = ItemsStage(bench.context("large"), tuple(np.zeros(1 << 15, np.int64) for _ in range(8)))
+        ones = Taking(bench.context("ones"), upstream, ones=8)
+        stages.append(Taking(bench.context("taking"), PrefetchStage(bench.context("prefetch"), ones, 4), ones=0))
+        return stages[0]
+
+    assert len((await Bench().observe(make)).elements) == 8
+    assert stages[0].lengths == [1] * 8
