@@ -77,9 +77,7 @@ def _listed(items: list[Any]) -> Any:
         return items
     if array.dtype.kind == "f" and any(type(item) is int and item.bit_length() > _EXACT_BITS for item in items):
         return items
-    if rounds_integers(array, items):
-        return items
-    return array
+    return items if rounds_integers(array, items) else array
 
 
 def _is_numeric(items: Any) -> bool:
