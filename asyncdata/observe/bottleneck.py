@@ -468,12 +468,13 @@ def _gain(bottleneck: int, facts: _Facts) -> float:
 
 def _own_s(step: StepStats, facts: _Facts) -> float:
     """Seconds that a step takes of its chain, by itself."""
+    copies = max(step.copies, 1.0)
     stored = 0.0 if step.inputs else step.input_s
     calls = step.workers_s
     others_s = sum(map(_on_loop_s, facts.steps)) - _on_loop_s(step)
     if step.runs == "coroutine" and others_s >= _MOSTLY * facts.window_s:
-        calls = max(step.kept_s, calls - others_s)  # its coroutines waited for the loop
-    return (step.working_s + step.memory_s + calls + stored) * max(step.copies, 1.0)
+        calls = max(step.kept_s / copies, calls - others_s)  # its coroutines waited for the loop
+    return (step.working_s + step.memory_s + calls + stored) * copies
 
 
 # --- words -----------------------------------------------------------------------------------------------------------

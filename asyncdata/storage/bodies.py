@@ -211,10 +211,11 @@ class Bodies:
             self._watched.discard(wire)
 
     def _find_way(self, url: str, headers: tuple[tuple[str, str], ...]) -> tuple[Origin, bytes, str, str | None]:
-        """(origin, head of a GET but for its range, the URL without its query, proxy) of an absolute URL."""
+        """(origin, what `build_frame` gives, the URL without its query, proxy); with a proxy the second is empty."""
         origin, target = parse_http_url(url)
-        frame = build_frame(origin, target, headers)
-        return origin, frame, urlsplit(url)._replace(query="").geturl(), self._proxies.choose(origin)
+        proxy = self._proxies.choose(origin)
+        frame = build_frame(origin, target, headers) if proxy is None else b""
+        return origin, frame, urlsplit(url)._replace(query="").geturl(), proxy
 
     def _watch(self, wire: LenientWire) -> None:
         self._watched.add(wire)

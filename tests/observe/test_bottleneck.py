@@ -257,6 +257,15 @@ def test_a_step_that_keeps_the_loop_to_itself_is_not_blamed_on_others() -> None:
     assert (found.cause, found.step) == ("loop", "filter")
 
 
+def test_what_a_faster_step_would_bring_does_not_depend_on_how_calls_are_divided() -> None:
+    """The calls of two datasets that are read side by side keep the loop as long as those of one."""
+    blocking = dataclasses.replace(ASYNC, name="blocking", workers_s=7.0, kept_s=6.0)
+    one = verdict(WAITING, dataclasses.replace(ASYNC, kept_s=4.0), blocking, SOURCE)
+    two = verdict(WAITING, dataclasses.replace(ASYNC, workers_s=4.5, kept_s=4.0, copies=2.0), blocking, SOURCE)
+    assert one.step == two.step == "blocking"
+    assert one.faster_rate == two.faster_rate > one.rate
+
+
 def test_of_several_inputs_the_one_that_is_waited_for_is_followed() -> None:
     """The slow branch of a zip."""
     quick, slow = step("quick", working_s=0.1), step("map", working_s=8.0)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Iterable
 from typing import Final
 
 from asyncdata.options import TimeoutOptions
@@ -22,15 +21,6 @@ from asyncdata.storage.urls import Origin
 USER_AGENT: Final = "asyncdata"
 
 _RANGE_LINE: Final = 3
-
-
-def build_get(origin: Origin, target: str, headers: Iterable[tuple[str, str]], start: int, length: int) -> bytes:
-    """The head of a GET of the bytes ``[start, start + length)``.
-
-    Raises:
-        ValueError: A header or the target would break the framing.
-    """
-    return build_frame(origin, target, tuple(headers)) % (start, start + length - 1)
 
 
 def build_frame(origin: Origin, target: str, headers: tuple[tuple[str, str], ...]) -> bytes:

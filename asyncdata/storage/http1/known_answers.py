@@ -1,9 +1,9 @@
 """Recognises the head of an answer that differs from an earlier one in nothing but its range.
 
-Of two ranges of one length of one object, the heads of the answers differ in ``Content-Range``, and nobody else can say
-what stands there: the range that was asked for, and the size of the object. An answer whose head has exactly that line,
-and otherwise equals byte by byte one that was parsed, checked and found to be what was asked for, is so again. This is
-what most answers to small ranges are; looking at each of their lines costs more than receiving them.
+The heads of answers to two ranges of one length of one object differ in ``Content-Range``, whose only right value is
+known beforehand: the range that was asked for, and the size of the object. A head is known if it has exactly this line,
+and all the rest equals, byte by byte, the rest of a head that was parsed, checked and found to announce what was asked
+for. Most answers to small ranges have such heads, and parsing them costs a good part of what these ranges cost.
 """
 
 from __future__ import annotations

@@ -8,11 +8,12 @@ import pytest
 
 from asyncdata.options import TimeoutOptions
 from asyncdata.storage.failures import ReadFailedError
-from asyncdata.storage.http1.client import RangeClient, build_frame, build_get
+from asyncdata.storage.http1.client import RangeClient, build_frame
 from asyncdata.storage.http1.head import ResponseHead
 from asyncdata.storage.http1.tls import make_tls_context
 from asyncdata.storage.urls import Origin
 from tests.storage.certificate import make_certificate
+from tests.storage.http1.range_requests import build_get
 from tests.storage.raw_server import DATA, Peer, RawServer, Request, honest, ranged
 
 

@@ -9,12 +9,12 @@ import pytest
 
 from asyncdata.errors import ObjectChangedError, StorageError
 from asyncdata.storage.failures import FailureCause, RangeIgnoredError, ReadFailedError, UnframedBodyError
-from asyncdata.storage.http1.client import build_get
 from asyncdata.storage.http1.connection import Answer, Phase, RangeConnection, StaleConnectionError
 from asyncdata.storage.http1.head import ResponseHead
 from asyncdata.storage.urls import Origin
 from tests.patience import LIMIT_S, turns, until
 from tests.samples import samples
+from tests.storage.http1.range_requests import build_get
 from tests.storage.raw_server import DATA, Peer, RawServer, Request, Script, honest, ranged
 
 POISON = 0xA5

@@ -12,13 +12,13 @@ import pytest
 from asyncdata.errors import PipelineClosedError, StorageError
 from asyncdata.options import TimeoutOptions
 from asyncdata.storage.failures import FailureCause, ReadFailedError
-from asyncdata.storage.http1.client import build_get
 from asyncdata.storage.http1.connection_pool import ConnectionPool
 from asyncdata.storage.http1.tls import make_tls_context
 from asyncdata.storage.http1.tls_transport import TlsTransport
 from asyncdata.storage.urls import Origin
 from tests.patience import LIMIT_S, until
 from tests.storage.certificate import make_certificate
+from tests.storage.http1.range_requests import build_get
 from tests.storage.http1.tls_clients import accept_all
 from tests.storage.raw_server import DATA, RawServer, honest
 

@@ -14,13 +14,13 @@ import pytest
 
 from asyncdata.options import TimeoutOptions
 from asyncdata.storage.failures import FailureCause, ReadFailedError
-from asyncdata.storage.http1.client import build_get
 from asyncdata.storage.http1.connection import RangeConnection
 from asyncdata.storage.http1.connection_pool import ConnectionPool
 from asyncdata.storage.http1.tls import make_tls_context
 from asyncdata.storage.http1.tls_transport import open_tls
 from asyncdata.storage.urls import Origin
 from tests.patience import LIMIT_S, turns
+from tests.storage.http1.range_requests import build_get
 from tests.storage.http1.sealing_server import SealingPeer, SealingServer
 from tests.storage.http1.tls_clients import accept_all, dialled
 

@@ -9,12 +9,12 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from asyncdata.storage.http1.client import build_get
 from asyncdata.storage.http1.connection import Answer, RangeConnection
 from asyncdata.storage.http1.head import ResponseHead
 from asyncdata.storage.http1.tls import make_tls_context
 from asyncdata.storage.http1.tls_transport import TlsTransport, open_tls
 from asyncdata.storage.urls import Origin
+from tests.storage.http1.range_requests import build_get
 from tests.storage.http1.sealing_server import Script, SealingServer
 
 

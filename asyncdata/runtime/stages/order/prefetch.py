@@ -129,7 +129,7 @@ class PrefetchStage(Stage):
         if len(block) > limit:
             block, rest = block.split(limit)
             self._ahead.items.appendleft(rest)
-        elif 0 < len(block) < _SHORT:
+        elif self._ahead.items and 0 < len(block) < _SHORT:
             block = self._joined(block, limit)
         self._rows -= len(block)
         return block
