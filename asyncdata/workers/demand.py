@@ -1,7 +1,7 @@
 """How many worker processes there are to be: one for each call at a time, within a limit that may change.
 
     a call more than there are workers ──▶ one worker more, up to the limit
-    the limit is lowered               ──▶ those beyond it end as soon as they are idle
+    the limit is lowered               ──▶ those beyond it get no more calls, and end when they are idle
 
 Plain counting, without process or loop. The number of workers is never lowered but by the limit, so that bursts of
 calls find them.

@@ -50,7 +50,7 @@ class Dispatcher:
     def supply(self, worker: Worker) -> None:
         """Gives a worker that is ready and has room what has waited longest."""
         queue = self._queue
-        while queue and len(worker.flight) < self._depth and not worker.closing and not worker.slow:
+        while queue and len(worker.flight) < self._depth and self._serves(worker):
             call = queue.popleft()
             if not call.withdrawn:
                 self._assign(worker, call)
@@ -141,6 +141,11 @@ class Dispatcher:
         if load == worker.load:
             return
         self.retire(worker)
-        if load < self._depth and not worker.closing and not worker.slow:
+        if load < self._depth and self._serves(worker):
             self._by_load[load][worker] = None
             worker.load = load
+
+    @staticmethod
+    def _serves(worker: Worker) -> bool:
+        """Whether it may get calls."""
+        return worker.takes_more and not worker.closing and not worker.slow

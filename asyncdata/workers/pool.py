@@ -7,8 +7,8 @@ The pool knows nothing about records or batches. Invariants:
 
 - ``run`` returns or raises only when no worker uses the memory of the call any more: its reply has arrived, the task
   was taken back before it began, or the process that ran it is gone.
-- There are as many workers as calls at a time, within a limit (see ``workers.demand``). One beyond the limit ends when
-  it is idle; no call is taken from it.
+- There are as many workers as calls at a time, within a limit (see ``workers.demand``). One beyond the limit gets no
+  more calls, and ends when it is done with those it has.
 - A task whose worker dies runs again in another worker, from the start, ``retries`` times. Tasks that only waited in
   the dead worker move on without being counted. Every dead worker is replaced; if new ones die before they are ready,
   the delay grows (see ``workers.starts``), and calls that only wait for a worker end with an error.
@@ -111,7 +111,8 @@ class WorkerPool:
         self._spawner = Spawner("asyncdata-spawner")
         self._spawning: set[asyncio.Future[Launched]] = set()
         self._workers: dict[Worker, None] = {}
-        self._leaving: set[Worker] = set()  # which there were more of than wanted
+        self._surplus: dict[Worker, None] = {}  # more than wanted: they end when they are idle
+        self._leaving: set[Worker] = set()  # that were, and are ending
         self._dispatcher = Dispatcher(depth)
         self._programs = Registry()
         self._names = itertools.count()
@@ -405,33 +406,64 @@ class WorkerPool:
     # --- what workers do
 
     def limit(self, most: int) -> None:
-        """Changes the most processes that there may be; those beyond it end when they are idle."""
-        grows = self._demand.limit(most)
-        for worker in reversed(list(self._workers)):
-            self._let_go(worker)
-        if grows and self._loop is not None:
+        """Changes the most processes that there may be; those beyond it get no more calls."""
+        self._demand.limit(most)
+        if self._loop is not None:
             self._replenish()
         self._notify()
 
     @property
     def _missing(self) -> int:
         """Workers that are wanted and not there, nor on their way; negative if there are more."""
-        return self._demand.wanted - (len(self._workers) - len(self._leaving)) - len(self._spawning)
+        staying = len(self._workers) - len(self._surplus) - len(self._leaving)
+        return self._demand.wanted - staying - len(self._spawning)
+
+    @property
+    def _starting(self) -> int:
+        """Workers that are on their way, or not ready yet."""
+        return len(self._spawning) + sum(not worker.ready for worker in self._workers)
+
+    def _reduce(self) -> None:
+        """Gives no more calls to workers of which there are more than wanted, those with the fewest first.
+
+        What is still starting goes before them, as soon as it is ready.
+        """
+        too_many = -self._missing - self._starting
+        if too_many <= 0:
+            return
+        serving = [worker for worker in reversed(self._workers) if worker.ready and worker.takes_more]
+        serving.sort(key=lambda worker: len(worker.flight))
+        for worker in serving[:too_many]:
+            self._surplus[worker] = None
+            self._dispatcher.retire(worker)
+            worker.takes_more = False
+            self._let_go(worker)
+
+    def _keep(self) -> None:
+        """Gives calls again to workers that were more than wanted and have not ended yet."""
+        while self._missing > 0 and self._surplus:
+            worker, _ = self._surplus.popitem()
+            worker.takes_more = True
+            self._dispatcher.supply(worker)
 
     def _let_go(self, worker: Worker) -> None:
-        """Ends an idle worker of which there are more than wanted."""
-        if self._missing < 0 and worker.ready and not (worker.flight or worker.closing or self._closing):
+        """Ends a worker that gets no more calls once it is idle."""
+        if worker in self._surplus and not worker.flight and not worker.closing:
+            del self._surplus[worker]
             self._leaving.add(worker)
             self._left[worker.pid] = of_process(worker.pid).since(worker.before)
             self._ready.end()
             self._dismiss(worker)
 
     def _replenish(self) -> None:
-        """Starts workers in place of those that are missing: now, or later where they fail to start."""
+        """Lets go of workers that are too many, and starts missing ones: now, or later where they fail to start."""
+        if self._closing:
+            return
+        self._reduce()
+        self._keep()
         if self._next_start is not None:
             self._next_start.cancel()
-        starting = len(self._spawning) + sum(not worker.ready for worker in self._workers)
-        count, delay_s = self._starts.plan(missing=max(0, self._missing), starting=starting)
+        count, delay_s = self._starts.plan(missing=max(0, self._missing), starting=self._starting)
         if delay_s:
             self._next_start = asyncio.get_running_loop().call_later(delay_s, self._start, count)
         else:
@@ -490,7 +522,6 @@ class WorkerPool:
             self._starts.succeed()
             self._replenish()
             self._dispatcher.supply(worker)
-            self._let_go(worker)
             self._notify()
             return
         if ticket == 0:
@@ -547,6 +578,7 @@ class WorkerPool:
         if worker.ready and worker not in self._leaving:
             self._ready.end()
         del self._workers[worker]
+        self._surplus.pop(worker, None)
         self._leaving.discard(worker)
         self._overdue.discard(worker)
         self._dispatcher.bury(worker, worker.death(how))

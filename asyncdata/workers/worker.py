@@ -53,6 +53,7 @@ class Worker:
         self.head = 0  # ticket of the call it is in
         self.seen = 0  # what that was when the dispatcher last looked for slow ones
         self.slow = False  # it takes no more until it is done with that call
+        self.takes_more = True  # else it ends when it has no more calls
         self.tasks_done = 0
         self.busy_ns = 0
         self.closing = False

@@ -25,6 +25,7 @@ class Recorder(Worker):
         self.head = 0
         self.seen = 0
         self.slow = False
+        self.takes_more = True
         self.closing = False
         self.sent: list[Call] = []
         self.asked_back: list[int] = []
@@ -224,19 +225,21 @@ def test_stopping_gives_every_waiting_call_an_exception_of_its_own() -> None:
     assert dispatcher.waiting == 0
 
 
-@pytest.mark.parametrize("closing", [True, False])
-def test_a_worker_that_closes_or_retires_gets_nothing_more(closing: bool) -> None:
+@pytest.mark.parametrize("finishes", [True, False])
+@pytest.mark.parametrize("why", ["closing", "takes no more"])
+def test_a_worker_that_closes_or_retires_gets_nothing_more(why: str, finishes: bool) -> None:
     """What it holds stays until it ends."""
     dispatcher = Dispatcher(2)
     worker = Recorder("w")
     dispatcher.supply(worker)
     first = make_call()
     dispatcher.submit(first)
-    worker.closing = True
+    worker.closing = why == "closing"
+    worker.takes_more = why != "takes no more"
     dispatcher.retire(worker)
     second = make_call()
     dispatcher.submit(second)
-    if closing:
+    if finishes:
         dispatcher.finish(worker, first.ticket)
     assert worker.sent == [first]
     assert dispatcher.waiting == 1

@@ -232,6 +232,34 @@ async def test_workers_beyond_the_limit_end_when_they_are_idle(make_kit: MakeKit
     await until(lambda: len(kit.pids()) == 3)
 
 
+async def test_workers_beyond_the_limit_end_also_where_calls_always_wait(make_kit: MakeKit) -> None:
+    """They get none of these calls; one that is wanted again before it is idle goes on."""
+    kit = await make_kit(num_workers=3)
+    await kit.pool.ready()
+    ended = asyncio.Event()
+
+    async def client() -> None:
+        while not ended.is_set():
+            await kit.run(handlers.same)
+
+    async with asyncio.TaskGroup() as clients:
+        for _ in range(30):
+            clients.create_task(client())
+        await until(lambda: kit.pool.stats().waiting > 0)
+        pids = kit.pids()
+        kit.pool.limit(1)
+        kit.pool.limit(3)
+        assert kit.pids() == pids
+        kit.pool.limit(1)
+        await until(lambda: len(kit.pids()) == 1)
+        kit.pool.limit(2)
+        await until(lambda: len(kit.pids()) == 2)
+        ended.set()
+    stats = kit.pool.stats()
+    assert stats.deaths == 0
+    assert len(stats.left) == 2
+
+
 async def test_limits_at_random_moments_lose_no_call(make_kit: MakeKit) -> None:
     """Replies belong to their payloads, whoever comes and goes."""
     kit = await make_kit(num_workers=3, first=1)
