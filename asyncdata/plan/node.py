@@ -28,7 +28,7 @@ UNKNOWN_CARDINALITY: Final = -2
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Node:
-    """Base of all nodes. A field whose value is a Node, or a tuple of them, is an input."""
+    """Base of all nodes. A field whose type names `Node`, and whose value is one or a tuple of them, is an input."""
 
     name: ClassVar[str] = ""
     """What the user wrote to get this node, where that is not its class in small letters."""
@@ -68,8 +68,9 @@ class Node:
     @property
     def inputs(self) -> tuple[Node, ...]:
         """The nodes this one reads from, in field order."""
+        kind: Any = type(self)
         found: list[Node] = []
-        for name in self._field_names:
+        for name in _may_be_inputs(kind):
             value = getattr(self, name)
             if _is_input(value):
                 found.extend((value,) if isinstance(value, Node) else value)
@@ -131,8 +132,12 @@ def _is_input(value: Any) -> bool:
 
 @functools.cache
 def _fields_of(kind: type[Any]) -> tuple[str, ...]:
-    """Asked for every node of every inner dataset."""
     return tuple(field.name for field in dataclasses.fields(kind))
+
+
+@functools.cache
+def _may_be_inputs(kind: type[Any]) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(kind) if re.search(r"\bNode\b", str(field.type)))
 
 
 @functools.cache

@@ -12,9 +12,11 @@ from typing import Final
 from asyncdata.arguments import is_async
 from asyncdata.options import AUTOTUNE, Options
 from asyncdata.plan.combining import Concatenate
-from asyncdata.plan.node import Node, rebuilt
+from asyncdata.plan.grouping import Cache, Snapshot
+from asyncdata.plan.node import Node, rebuilt, walk
+from asyncdata.plan.sequence import Shard
 from asyncdata.plan.sources import TFRecordFile
-from asyncdata.plan.transformations import Interleave, Map, Prefetch, Repeat, Shuffle, WithOptions
+from asyncdata.plan.transformations import Interleave, Map, MapBatch, Prefetch, Repeat, Shuffle, WithOptions
 from asyncdata.planner.fuse import fuse_map_batch, fuse_maps, gather_maps, reads_rows
 from asyncdata.planner.recipe import keep_recipe
 from asyncdata.planner.shards import NOTHING_BEHIND, Behind, refuse_overlap
@@ -56,6 +58,9 @@ def place_map(node: Node, options: Options) -> Node:
 
 RULES: Final[tuple[Rule, ...]] = (keep_recipe, place_map, gather_maps, fuse_map_batch, fuse_maps)
 
+_REWRITTEN: Final = (Cache, Map, MapBatch, Snapshot)
+"""Plans without any of these are left as they are by all rules."""
+
 
 def rewrite(node: Node, options: Options, behind: Behind = NOTHING_BEHIND) -> Node:
     """The plan that is run instead: the same elements in the same order.
@@ -68,9 +73,13 @@ def rewrite(node: Node, options: Options, behind: Behind = NOTHING_BEHIND) -> No
     Raises:
         PipelineError: A shard comes after an order that differs from process to process.
     """
-    for rule in RULES:
-        node = _apply(rule, node, options)
-    refuse_overlap(node, options, behind)
+    # Inner datasets are made by the thousand, and most of them have nothing to rewrite.
+    kinds = {type(each) for each in walk(node)}
+    if not kinds.isdisjoint(_REWRITTEN):
+        for rule in RULES:
+            node = _apply(rule, node, options)
+    if behind.shard or Shard in kinds:
+        refuse_overlap(node, options, behind)
     return node
 
 

@@ -35,8 +35,12 @@ class Exit(Protocol):
     def is_closed(self) -> bool:
         """Whether the consumer is gone."""
 
-    async def wait_for_room(self) -> bool:
-        """Returns when there is room for one more delivery; False when the consumer is gone."""
+    async def wait_for_room(self, more: int = 0) -> bool:
+        """Returns when there is room for one more delivery; False when the consumer is gone.
+
+        Args:
+            more: So many elements may wait beyond the usual number, where the exit can keep them.
+        """
 
     def put(self, delivery: Delivery) -> None:
         """Offers a delivery for which there is room."""
@@ -103,14 +107,14 @@ class Edge:
 
     # --- pump --------------------------------------------------------------------------------------------------
 
-    async def wait_for_room(self) -> bool:
-        """Returns when there is room for one more delivery; False when the consumer is gone."""
+    async def wait_for_room(self, more: int = 0) -> bool:
+        """See `Exit`."""
         assert self._room is not None
         while True:
             with self._lock:
                 if self._closed:
                     return False
-                if self._rows < self._capacity:
+                if self._rows < self._capacity + more:
                     return True
                 self._room.clear()
             await self._room.wait()

@@ -13,6 +13,7 @@ import contextlib
 import dataclasses
 import functools
 import logging
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
@@ -20,6 +21,7 @@ from asyncdata.errors import PipelineClosedError
 from asyncdata.memory.accounts import Account, Kind
 from asyncdata.memory.advance import EMPTY, NO_ORIGINS, Advance
 from asyncdata.memory.block import Block
+from asyncdata.memory.short_blocks import SHORT_BYTES, SHORT_ROWS, short_bytes
 from asyncdata.memory.structure import LEAF
 from asyncdata.observe.snapshot import PipelineStats
 from asyncdata.observe.trace_ring import Profiled
@@ -46,6 +48,7 @@ from asyncdata.runtime.tuning.knob import Knobs
 from asyncdata.workers.failure import as_raisable
 
 _LOGGER: Final = logging.getLogger(__name__)
+_QUICK_S: Final = 500e-6
 _MOST_CHOICES: Final = 4096
 """Notes of what steps chose that wait for the next element; where a filter drops everything they do not."""
 
@@ -223,10 +226,13 @@ class Pipeline:
     async def _pump(self, root: Stage, deliverer: Deliverer, services: Services) -> None:
         pause = Pause()
         dropped: list[Advance] = []
-        while await self._edge.wait_for_room():
+        more = 0
+        while await self._edge.wait_for_room(more):
+            began = time.monotonic()
             block = await root.pull(BLOCK_ROWS)
             if block is None:
                 return
+            more = _more(block, time.monotonic() - began)
             if not len(block):
                 self._edge.remind()
                 self._tell_choices(services, least=_MOST_CHOICES)
@@ -240,16 +246,16 @@ class Pipeline:
                 if dropped:
                     block.advance = Advance.concat([*dropped, block.advance])
                     dropped = []
-                await self._deliver(block, deliverer, services.news)
+                await self._deliver(block, deliverer, services.news, more)
             del block
             await pause()
 
-    async def _deliver(self, block: Block, deliverer: Deliverer, news: Callable[[], News | None]) -> None:
+    async def _deliver(self, block: Block, deliverer: Deliverer, news: Callable[[], News | None], more: int) -> None:
         """Delivers a block in as many parts as the consumer's memory asks for, until the consumer is gone."""
         rest: Block | None = block
         del block
         try:
-            while rest is not None and await self._edge.wait_for_room():
+            while rest is not None and await self._edge.wait_for_room(more):
                 delivery, rest = deliverer.deliver(rest)
                 delivery.news = news()
                 self._edge.put(delivery)
@@ -326,6 +332,21 @@ class _Tasks:
         self._cancelled = True
         for task in list(self._tasks):
             task.cancel()
+
+
+def _more(block: Block, seconds: float) -> int:
+    """How many elements like these may wait for the consumer beyond one delivery.
+
+    A few that are small and quickly made. Otherwise pipeline and consumer would wait for each other at every one of
+    them, which takes longer than to make it.
+
+    Args:
+        block: Some of them.
+        seconds: In which they were made.
+    """
+    nbytes = short_bytes(block)
+    is_cheap = nbytes <= SHORT_BYTES and seconds < _QUICK_S
+    return min(SHORT_ROWS, SHORT_BYTES * len(block) // max(nbytes, 1)) if is_cheap else 0
 
 
 async def _raisable_only(coroutine: Coroutine[Any, Any, None]) -> None:

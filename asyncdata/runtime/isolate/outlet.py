@@ -116,8 +116,8 @@ class Outlet:
         self._send_pieces(number, protocol.TO_COPY if delivery.to_copy else 0, pieces)
         self.remind()
 
-    async def wait_for_room(self) -> bool:
-        """Returns when there is room for one more delivery; False when the consumer is gone."""
+    async def wait_for_room(self, more: int = 0) -> bool:  # noqa: ARG002 -- one delivery is under way at a time
+        """See `Exit`."""
         while not self._closed:
             if self._taken >= self._count:
                 return True

@@ -84,6 +84,25 @@ async def test_wait_for_room_keeps_the_pump_from_working_ahead() -> None:
     assert await waiting
 
 
+async def test_more_may_wait_where_the_pump_says_so() -> None:
+    """Beyond the capacity, as long as it does."""
+    edge, _ = attached(1)
+    for number in range(3):
+        assert await edge.wait_for_room(2)
+        edge.put(delivery(number))
+    waiting = asyncio.ensure_future(edge.wait_for_room(2))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    assert items(edge.pop()) == [0]
+    assert await waiting
+    usual = asyncio.ensure_future(edge.wait_for_room())
+    for number in (1, 2):
+        await asyncio.sleep(0)
+        assert not usual.done()
+        assert items(edge.pop()) == [number]
+    assert await usual
+
+
 async def test_what_is_buffered_comes_before_the_error_and_the_error_once() -> None:
     """Elements made before a failure are delivered; afterwards the edge is at its end."""
     edge, _ = attached(10)

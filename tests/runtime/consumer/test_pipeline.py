@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
+import numpy as np
 import pytest
 
 import asyncdata as ad
-from asyncdata.runtime.consumer.pipeline import _raisable_only, _single
+from asyncdata.memory.advance import Advance
+from asyncdata.memory.block import Block
+from asyncdata.memory.columns import ArrayColumn, ObjectColumn
+from asyncdata.memory.structure import LEAF
+from asyncdata.runtime.consumer.pipeline import _more, _raisable_only, _single
 
 
 def test_a_group_of_one_is_that_one() -> None:
@@ -17,6 +23,26 @@ def test_a_group_of_one_is_that_one() -> None:
     assert _single(ExceptionGroup("", [ExceptionGroup("", [one])])) is one
     both = ExceptionGroup("", [one, two])
     assert _single(both) is both
+
+
+@pytest.mark.parametrize(
+    ("elements", "seconds", "more"),
+    [
+        (np.arange(3), 1e-4, 64),
+        (np.arange(3), 1e-3, 0),  # slowly made
+        (np.arange(64), 1e-4, 0),  # enough for one delivery
+        (np.zeros((2, 4096), np.uint8), 1e-4, 16),
+        (np.zeros((1, 1 << 17), np.uint8), 1e-4, 0),
+        ([b"x" * 4096], 1e-4, 16),
+        ([], 1e-4, 0),
+    ],
+)
+def test_a_few_cheap_elements_may_wait(elements: Any, seconds: float, more: int) -> None:
+    """Which are small, quickly made, and fewer than one delivery is worth."""
+    column = ObjectColumn(elements) if isinstance(elements, list) else ArrayColumn(elements)
+    count = len(elements)
+    block = Block(LEAF, (column,), np.zeros((count, 4), np.int64), Advance(count))
+    assert _more(block, seconds) == more
 
 
 async def test_tasks_of_stages_cannot_end_the_loop() -> None:

@@ -41,6 +41,9 @@ _AVAILABLE_BYTES: Final = 16 << 20
 cheaper by the row, and what has arrived need not be waited for."""
 
 
+_BETWEEN_MARKS: Final = 32
+"""Rows between two marks, if inner datasets read nothing: as many are made again at the most."""
+
 _FEW_BLOCKS: Final = 4
 """For so many output blocks' worth of rows a slot asks at most before it asks in long runs."""
 
@@ -169,6 +172,7 @@ class InterleaveStage(Stage):
         self._history = InputHistory()
         self._given = 0
         self._inner_marks = 0
+        self._next_mark = 0
         self._revived: dict[int, tuple[int, State]] = {}
         self._marker = Marker()
         self._states: Slots | None = None
@@ -202,6 +206,7 @@ class InterleaveStage(Stage):
             if row in self._revived:
                 index, state = self._revived.pop(row)
                 inner = self._make_inner(element, origin, used, state)
+                self._reads = self._reads or not inner.draining
                 slot = self._slots[index] = self._slot(index, inner, row, used)
                 slot.begin(state)
                 slot.taken = 1  # its state contains the version of its file
@@ -551,8 +556,8 @@ class InterleaveStage(Stage):
     def _marked(self, order: Rows) -> list[int]:
         """Rows where marks belong: one for as many marks of inner datasets as there are slots, whose states it has.
 
-        Or at fixed rows where they have none. And behind the first row of each inner dataset: from then on its state
-        tells the version of its file.
+        Or at fixed rows where they have none. And behind the first row of each inner dataset that reads: from then on
+        its state tells the version of its file.
         """
         found: list[int] = []
         places: set[int] = set()
@@ -565,7 +570,7 @@ class InterleaveStage(Stage):
                 places.add(int(rows[0]))
                 slot.is_due = False
             found += [int(rows[row]) for row in marked if row < len(rows)]
-            if not slot.taken and marked[:1] == [0] and len(rows):
+            if self._reads and not slot.taken and marked[:1] == [0] and len(rows):
                 slot.is_due = len(rows) == 1
                 places.update(rows[1:2].tolist())
         found.sort()
@@ -574,7 +579,17 @@ class InterleaveStage(Stage):
         if not begun:
             places.update(row for row in self._marker.places(len(order)) if not found or row <= found[0])
         places.update(row for count, row in enumerate(found, begun) if count % every == 0)
-        return sorted(places)
+        return sorted(places) if self._reads else self._spread_out(places)
+
+    def _spread_out(self, places: Iterable[int]) -> list[int]:
+        """Those of the rows that are not close behind another mark: one costs more than a few rows."""
+        begin = self._marker.rows
+        kept = []
+        for row in sorted(places):
+            if begin + row >= self._next_mark:
+                kept.append(row)
+                self._next_mark = begin + row + _BETWEEN_MARKS
+        return kept
 
     def _marks(self, order: Rows, turn: Turn, available: Sequence[int], vacant: Sequence[bool]) -> Marks:
         def mark(row: int) -> Mark:

@@ -10,8 +10,8 @@ from typing import Final
 
 from asyncdata.errors import MemoryLimitError
 from asyncdata.memory.block import Block
-from asyncdata.memory.columns import Column, ObjectColumn
-from asyncdata.memory.structure import element_bytes
+from asyncdata.memory.columns import Column
+from asyncdata.memory.short_blocks import SHORT_BYTES, SHORT_ROWS, short_bytes
 from asyncdata.runtime.memory.landing import LandingAhead, NoRoomError
 from asyncdata.runtime.stage import BLOCK_ROWS, Ahead, Stage, StageContext
 from asyncdata.runtime.tuning.knob import Knob, as_knob
@@ -20,9 +20,6 @@ _USUAL: Final = 8
 _LEAST: Final = 2
 _AHEAD_S: Final = 0.05
 _SMOOTHING: Final = 0.3
-_SHORT: Final = 64
-"""Rows: a block of fewer is handed on together with those behind it, as long as they are small."""
-_JOINED_BYTES: Final = 1 << 16
 
 
 class Depth:
@@ -129,7 +126,7 @@ class PrefetchStage(Stage):
         if len(block) > limit:
             block, rest = block.split(limit)
             self._ahead.items.appendleft(rest)
-        elif self._ahead.items and 0 < len(block) < _SHORT:
+        elif self._ahead.items and 0 < len(block) < SHORT_ROWS:
             block = self._joined(block, limit)
         self._rows -= len(block)
         return block
@@ -140,11 +137,11 @@ class PrefetchStage(Stage):
         A full buffer asks its input for as many rows as were taken. Whoever takes one at a time once would make all
         blocks that follow of one row, and every step would cost a row what it costs a block.
         """
-        blocks, rows, nbytes = [block], len(block), _small_bytes(block)
+        blocks, rows, nbytes = [block], len(block), short_bytes(block)
         while (items := self._ahead.items) and rows + len(items[0]) <= limit:
             after = items[0]
-            nbytes += _small_bytes(after)
-            if nbytes > _JOINED_BYTES or after.structure != block.structure:
+            nbytes += short_bytes(after)
+            if nbytes > SHORT_BYTES or after.structure != block.structure:
                 break
             blocks.append(self._ahead.take())
             rows += len(after)
@@ -156,11 +153,3 @@ class PrefetchStage(Stage):
             self._ahead.items.popleft().release()
         self._landing.close()
         await super().aclose()
-
-
-def _small_bytes(block: Block) -> int:
-    """Bytes of a short block; more than are joined of any other."""
-    if not 0 < len(block) < _SHORT:
-        return _JOINED_BYTES + 1
-    objects = [column.items for column in block.columns if isinstance(column, ObjectColumn)]
-    return block.payload_bytes(len(block)) + sum(element_bytes(item) for items in objects for item in items)

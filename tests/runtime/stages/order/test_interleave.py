@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -271,6 +272,34 @@ def test_what_is_at_hand_early_shows_in_no_state(cycle: int, block: int) -> None
         lengths = [draw.choice([0, 1, 30, draw.randint(1, 120)]) for _ in range(60)]
         trace = check_any_blocking(interleaved(lengths, cycle, block), seeds=range(seed, seed + 2))
         assert trace.elements == expected(lengths, cycle, block)
+
+
+@pytest.mark.parametrize("cycle", [1, 3])
+@pytest.mark.parametrize("length", [1, 2, 7, 40])
+async def test_marks_are_not_closer_than_they_are_worth(cycle: int, length: int) -> None:
+    """Where inner datasets read nothing; and never farther apart than one dataset, or what is worth a mark, is long."""
+
+    def make(bench: Bench) -> Stage:
+        def make_inner(element: Element, origin: Rows, _used: Rows) -> Stage:
+            return items(bench, range(100 * element, 100 * element + length))
+
+        return InterleaveStage(
+            bench.context("interleave"),
+            items(bench, range(1000 // length)),
+            make_inner,
+            cycle_length=cycle,
+            block_length=1,
+            ahead=2,
+        )
+
+    trace = await Bench(random.Random(length)).observe(make)
+    rows = len(trace.states)
+    assert rows == 1000 // length * length
+    marks = sorted({row - skip for row, (_, skip) in enumerate(trace.states, 1)})
+    distances = np.diff([*marks, rows])
+    assert marks[0] == 0
+    assert distances[:-1].min() >= 32
+    assert distances.max() <= 32 + 2 * cycle * length
 
 
 class InPieces(Stage):
