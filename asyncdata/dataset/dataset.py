@@ -372,7 +372,7 @@ class Dataset:
             >>> list(words.flat_map(lambda word: ad.Dataset.from_tensor_slices(list(word))))
             ['a', 'b', 'c']
         """
-        return self.interleave(map_func, cycle_length=1, deterministic=True)
+        return Dataset(transformations.flattened(self._node, map_func))
 
     # --- order and number of elements --------------------------------------------------------------------------------
 

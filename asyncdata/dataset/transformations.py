@@ -94,6 +94,19 @@ def interleaved(
     )
 
 
+def flattened(node: Node, map_func: Callable[..., Any]) -> Node:
+    """`Dataset.flat_map`."""
+    return Interleave(
+        input=node,
+        function=NodeOf(arguments.plain_function("map_func", map_func)),
+        cycle_length=1,
+        block_length=1,
+        parallelism=None,
+        deterministic=True,
+        flat=True,
+    )
+
+
 def over_files(
     urls: Node, open_file: Callable[..., Node], num_parallel_reads: int | None, *, deterministic: bool | None = None
 ) -> Node:

@@ -29,8 +29,8 @@ def label_of(node: Node, fields: tuple[str, ...] = _TELLING) -> str:
         value = getattr(node, field, None)
         if value is not None:
             is_found = field == "buffer_size" and value == AUTOTUNE
-            return redact(f"{node.label}({'AUTOTUNE' if is_found else _shown(value)})")
-    return node.label
+            return redact(f"{node.written}({'AUTOTUNE' if is_found else _shown(value)})")
+    return node.written
 
 
 def _shown(value: Any) -> str:

@@ -122,8 +122,13 @@ class Node:
 
     @property
     def label(self) -> str:
-        """The node's name in descriptions and errors, in tf.data's words where it has one."""
+        """The node's name in states and recipes, in tf.data's words where it has one."""
         return self.name or _words(type(self).__name__)
+
+    @property
+    def written(self) -> str:
+        """The method that the user called for it: its name in descriptions, statistics and errors."""
+        return self.label
 
 
 def _is_input(value: Any) -> bool:

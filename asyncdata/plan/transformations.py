@@ -54,6 +54,9 @@ class Interleave(Node):
     """`function` makes a dataset of every element; `cycle_length` of them are read in turn.
 
     ``function(*element)`` returns the inner plan node.
+
+    Attributes:
+        flat: Whether it was written as `flat_map`.
     """
 
     input: Node
@@ -62,6 +65,11 @@ class Interleave(Node):
     block_length: int
     parallelism: int | None
     deterministic: bool | None
+    flat: bool = False
+
+    @property
+    def written(self) -> str:
+        return "flat_map" if self.flat else self.label
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

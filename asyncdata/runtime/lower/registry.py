@@ -92,7 +92,7 @@ def lower(node: Node, scope: Scope) -> Stage:
         scope = dataclasses.replace(scope, behind_inputs=scope.behind.before(node), kept=None)
     make, label, resumes = found
     # A step that opens many files is one step where failures are counted.
-    step = node.label if hasattr(node, "url") else label(node)
+    step = node.written if hasattr(node, "url") else label(node)
     context = scope.context(label(node), step, getattr(node, "deterministic", None), node=node)
     if scope.state is not None:
         # Where elements may be left out; and tracks of datasets that are not made again would never end.
@@ -151,7 +151,7 @@ def _tracked(node: Node, scope: Scope, track: Track | None, *, is_dataset: bool 
         left = pick.read(track.left)
     # Where nothing is behind what was read there is no state of the input, either.
     stage = None if saved.first == saved.total else lower(node, inside)
-    context = scope.context(node.label, node.label, node=node) if stage is None else stage.context
+    context = scope.context(node.written, node.written, node=node) if stage is None else stage.context
     bare = is_dataset and _is_bare(node)
     return TrackedStage(context, stage, track, position, in_order=in_order, pick=pick, left=left, bare=bare)
 
