@@ -31,7 +31,7 @@ from asyncdata.workers.stats import PoolLoad
 EVERY_S: Final = 0.25
 """Between two looks at the meters."""
 
-_MEMORY_PART: Final = 4
+_MEMORY_PART: Final = 2
 """Of the limit: what all knobs may take beyond their defaults."""
 
 _RAMPS: Final = 1.25
