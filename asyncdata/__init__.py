@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from asyncdata.errors import ForkedProcessError as ForkedProcessError
     from asyncdata.errors import FunctionTransferError as FunctionTransferError
     from asyncdata.errors import MemoryLimitError as MemoryLimitError
+    from asyncdata.errors import MissingPackageError as MissingPackageError
     from asyncdata.errors import ObjectChangedError as ObjectChangedError
     from asyncdata.errors import ObjectNotFoundError as ObjectNotFoundError
     from asyncdata.errors import PipelineClosedError as PipelineClosedError
@@ -133,6 +134,7 @@ _HOMES = {
         "ForkedProcessError",
         "FunctionTransferError",
         "MemoryLimitError",
+        "MissingPackageError",
         "ObjectChangedError",
         "ObjectNotFoundError",
         "PipelineClosedError",

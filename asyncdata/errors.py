@@ -102,6 +102,10 @@ def _rebuild(kind: type[AsyncdataError], message: str, place: dict[str, Any]) ->
     return kind(message, **place)
 
 
+class MissingPackageError(AsyncdataError, ModuleNotFoundError):
+    """A package is not installed that this work needs. That is no fault of the data: no error policy skips it."""
+
+
 # --- storage -----------------------------------------------------------------------------------------------------
 
 

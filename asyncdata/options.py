@@ -12,6 +12,9 @@ from asyncdata import arguments
 AUTOTUNE: Final = -1
 """Let asyncdata choose; accepted wherever tf.data accepts ``tf.data.AUTOTUNE`` (the same value)."""
 
+MOST_WORKERS: Final = 1024
+"""Processes; more are a mistake, which would take all of the machine."""
+
 KIB: Final = 1 << 10
 MIB: Final = 1 << 20
 
@@ -263,7 +266,7 @@ class Options(OptionRecord):
             ``interleave`` keeps the order within each shard.
         num_workers: Number of worker processes, which start when a function is to run in them. ``AUTOTUNE``: as many as
             there are tasks for, at most the number of usable CPUs; those that bring nothing end. 0 runs user functions
-            in threads.
+            in threads; the most are 1024.
         num_threads: Threads for ``executor="thread"`` functions. ``AUTOTUNE``: twice the number of usable CPUs.
         chunk_bytes: Size of one ranged read. Larger reads cost less CPU per byte and hold more memory. ``AUTOTUNE``: 8
             MiB from local files, 4 MiB from other stores, where many reads are in flight at a time.
@@ -342,7 +345,7 @@ class Options(OptionRecord):
 
     def __post_init__(self) -> None:
         arguments.integer("memory_limit_bytes", self.memory_limit_bytes, least=MIB)
-        arguments.integer("num_workers", self.num_workers, least=0, autotune=True)
+        arguments.integer("num_workers", self.num_workers, least=0, most=MOST_WORKERS, autotune=True)
         arguments.integer("num_threads", self.num_threads, least=1, autotune=True)
         arguments.integer("chunk_bytes", self.chunk_bytes, least=4 * KIB, autotune=True)
         arguments.integer("max_requests_in_flight", self.max_requests_in_flight, least=1, autotune=True)

@@ -18,7 +18,7 @@ from asyncdata.command_line.findings import Finding, FindingsList
 from asyncdata.command_line.located_files import LocatedFile, LocatedFiles, add_file_arguments, locate
 from asyncdata.command_line.result_printer import FAILED, FOUND, OK, ResultPrinter, counted, size
 from asyncdata.dataset.dataset import Dataset
-from asyncdata.errors import AsyncdataError
+from asyncdata.errors import AsyncdataError, MissingPackageError
 from asyncdata.observe.progress import Display
 from asyncdata.options import Options
 
@@ -84,6 +84,8 @@ class Check:
                             self._tell(findings.new())
                             due = time.monotonic() + _EVERY_S
                         self._display.show(self.records, self._so_far)
+            except MissingPackageError:
+                raise
             except AsyncdataError as error:
                 self._unread(f"{error}. This ended the check of all files of the same kind")
             stats = iterator.stats()

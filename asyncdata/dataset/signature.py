@@ -8,6 +8,7 @@ from contextlib import aclosing
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from asyncdata import arguments
 from asyncdata.arguments import is_async_generator
@@ -164,15 +165,32 @@ def _convert(leaf: Any, spec: Any) -> Any:
         return leaf.encode()
     if isinstance(spec, BytesSpec | StrSpec) and (isinstance(leaf, list) or _is_text_array(leaf)):
         return _texts(leaf, spec)
-    if isinstance(spec, BytesSpec) and not isinstance(leaf, bytes | bytearray | memoryview | BytesArray):
+    wanted = (bytes, bytearray, memoryview, BytesArray) if isinstance(spec, BytesSpec) else (str, BytesArray)
+    if isinstance(spec, BytesSpec | StrSpec) and not isinstance(leaf, wanted):
         raise TypeError(f"the generator yielded {arguments.shown(leaf)}, but its signature declares {spec}")
     if not isinstance(spec, ArraySpec) or spec.dtype is None:
         return leaf
-    if spec.dtype.kind in "biu" and (found := np.asarray(leaf)).dtype.kind in "fc" and found.size:
+    found = np.asarray(leaf)
+    if found.size and found.dtype != spec.dtype and not _becomes(found, spec.dtype):
         raise TypeError(f"the generator yielded {arguments.shown(leaf)}, but its signature declares {spec.dtype.name}")
     with np.errstate(over="ignore"):  # beyond float32: inf
         array = np.asarray(leaf, spec.dtype)
     return _shaped(array, spec.shape)
+
+
+def _becomes(found: npt.NDArray[Any], dtype: np.dtype[Any]) -> bool:
+    """Whether values of one type are what a signature with another type declares: no fraction, sign or digit is lost.
+
+    Of floats and complex numbers only digits are. Python's own integers have been examined by numpy.
+    """
+    if dtype.kind in "biu" and found.dtype.kind in "fc":
+        return False
+    if dtype.kind in "biufc" and found.dtype.kind in "SU":
+        return False
+    if dtype.kind in "iu" and found.dtype.kind in "iu" and not np.can_cast(found.dtype, dtype):
+        limits = np.iinfo(dtype)
+        return int(found.min()) >= limits.min and int(found.max()) <= limits.max
+    return True
 
 
 def _is_text_array(leaf: Any) -> bool:

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from asyncdata import arguments
-from asyncdata.errors import CorruptRecordError
+from asyncdata.errors import CorruptRecordError, MissingPackageError
 from asyncdata.formats.signatures import look_of
 from asyncdata.spec import ArraySpec
 
@@ -285,7 +285,7 @@ def _opencv() -> Any:
     try:
         import cv2  # noqa: PLC0415 -- optional, and the only place that imports it
     except ImportError as error:
-        raise ModuleNotFoundError(
+        raise MissingPackageError(
             "decoding images needs OpenCV: pip install 'asyncdata[images]' (or opencv-python-headless)"
         ) from error
     cv2.setNumThreads(1)

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from asyncdata.errors import BrokenFrameError, DataError
+from asyncdata.errors import BrokenFrameError, DataError, MissingPackageError
 from asyncdata.formats.parquet_filters import Bounds, Filters, columns_of, may_pass
 from asyncdata.formats.parquet_footer import ColumnChunk, Group, parse_footer
 from asyncdata.formats.parquet_values import Leaves, add_leaves, passing, spec_of_type, stored_value, structure_of
@@ -318,7 +318,7 @@ def _pyarrow() -> tuple[Any, Any]:
         import pyarrow as arrow  # noqa: PLC0415 -- the door of an extra
         from pyarrow import compute, parquet  # noqa: PLC0415 -- the same
     except ImportError:
-        raise DataError("reading Parquet needs an extra: pip install 'asyncdata[parquet]'") from None
+        raise MissingPackageError("reading Parquet needs an extra: pip install 'asyncdata[parquet]'") from None
     assert compute is arrow.compute
     return arrow, parquet
 

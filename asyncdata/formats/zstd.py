@@ -10,7 +10,7 @@ import importlib
 import sys
 from typing import Any
 
-from asyncdata.errors import CompressionError
+from asyncdata.errors import MissingPackageError
 
 _IN_STANDARD_LIBRARY = (3, 14)
 
@@ -61,7 +61,7 @@ def stream() -> Stream:
     """A decoder for one frame.
 
     Raises:
-        CompressionError: There is no module for it.
+        MissingPackageError: There is no module for it.
     """
     return Stream(_module())
 
@@ -70,7 +70,7 @@ def compress(data: memoryview) -> bytes:
     """One frame.
 
     Raises:
-        CompressionError: There is no module for it.
+        MissingPackageError: There is no module for it.
     """
     packed: bytes = _module().compress(data)
     return packed
@@ -82,5 +82,5 @@ def _module() -> Any:
     try:
         from backports import zstd  # noqa: PLC0415 -- the door of an extra
     except ImportError:
-        raise CompressionError("ZSTD needs an extra before Python 3.14: pip install 'asyncdata[zstd]'") from None
+        raise MissingPackageError("ZSTD needs an extra before Python 3.14: pip install 'asyncdata[zstd]'") from None
     return zstd

@@ -18,6 +18,7 @@ from typing import Any, Final
 from asyncdata.errors import (
     AsyncdataError,
     DataError,
+    MissingPackageError,
     ObjectChangedError,
     ObjectNotFoundError,
     TooManyErrorsError,
@@ -241,9 +242,10 @@ class Guard:
     def skip(self, error: BaseException, origin: Rows) -> BaseException | None:
         """An element failed; the error to raise if it was one too many, else it is left out.
 
-        What ends a program (``SystemExit``, ``KeyboardInterrupt``) is raised in any case.
+        What ends a program (``SystemExit``, ``KeyboardInterrupt``), or would make every element fail because a package
+        is missing, is raised in any case.
         """
-        if ends_program(error):
+        if ends_program(error) or isinstance(error, MissingPackageError):
             return error
         line = {**self._skips.place(error, origin), "stage": self.label, "error": describe(error)}
         return self._skips.count(self, error, line, identity_of(self._around, origin.tolist(), line))

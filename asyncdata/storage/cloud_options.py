@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from asyncdata.errors import AccessDeniedError, StorageError
+from asyncdata.storage.http1.tls import verifies_tls
 
 GS: Final = ("gs",)
 S3: Final = ("s3",)
@@ -114,7 +115,7 @@ def _client(options: Mapping[str, Any], headers: Mapping[str, str]) -> dict[str,
         client["default_headers"] = dict(headers)
     if str(options.get("endpoint_url") or "").startswith("http:"):
         client["allow_http"] = True
-    if not options.get("verify_tls", True):
+    if not verifies_tls(options):
         client["allow_invalid_certificates"] = True
     if options.get("ca_file"):
         client["root_certificate"] = Path(options["ca_file"]).read_bytes()

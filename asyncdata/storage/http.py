@@ -33,7 +33,7 @@ from asyncdata.storage.globs import has_wildcard
 from asyncdata.storage.http1.connection import Answer
 from asyncdata.storage.http1.head import MalformedHeadError, ResponseHead
 from asyncdata.storage.http1.known_answers import KnownObject
-from asyncdata.storage.http1.tls import make_tls_context
+from asyncdata.storage.http1.tls import make_tls_context, verifies_tls
 from asyncdata.storage.reader import ReaderSpec
 from asyncdata.storage.statuses import parse_retry_after, shorten, status_error
 from asyncdata.storage.urls import join_location, parse_http_url
@@ -57,7 +57,7 @@ def open_reader(spec: ReaderSpec) -> HttpReader:
         if _HEADER_NAME.fullmatch(name) is None or _HEADER_VALUE.fullmatch(value) is None:
             raise StorageError(f"the header {name!r} among the storage options has characters that cannot be sent")
     # Made for http too: a redirect may lead to https.
-    tls_context = make_tls_context(verify=bool(options.get("verify_tls", True)), ca_file=options.get("ca_file"))
+    tls_context = make_tls_context(verify=verifies_tls(options), ca_file=options.get("ca_file"))
     bodies = Bodies(
         limits=spec.timeouts,
         max_connections=spec.max_connections,

@@ -122,6 +122,7 @@ class WorkerPool:
         self._relief: asyncio.TimerHandle | None = None
         self._reports: list[str] = []
         self._starts = Starts()
+        self._failed_at = 0.0
         self._next_start: asyncio.TimerHandle | None = None
         self._closing = False
         self._closed: asyncio.Future[None] | None = None
@@ -463,9 +464,12 @@ class WorkerPool:
         self._keep()
         if self._next_start is not None:
             self._next_start.cancel()
+            self._next_start = None
         count, delay_s = self._starts.plan(missing=max(0, self._missing), starting=self._starting)
-        if delay_s:
-            self._next_start = asyncio.get_running_loop().call_later(delay_s, self._start, count)
+        # From the failure on: whoever asks meanwhile does not put it off.
+        due, loop = self._failed_at + delay_s, asyncio.get_running_loop()
+        if delay_s and loop.time() < due:
+            self._next_start = loop.call_at(due, self._start, count)
         else:
             self._start(count)
 
@@ -477,6 +481,7 @@ class WorkerPool:
     def _fail_start(self, error: PipelineError) -> None:
         """A worker has not become ready; if none is left and too many have not, nobody waits for the next one."""
         self._starts.fail(error)
+        self._failed_at = asyncio.get_running_loop().time()
         if self._starts.hopeless and not self._workers and not self._spawning:
             self._dispatcher.stop(self._starts.error)
 

@@ -111,3 +111,32 @@ def test_texts_are_checked_too() -> None:
         list(D.from_generator(lambda: [["a", 1]], bytes))
     with pytest.raises(TypeError, match="its signature declares BytesSpec"):
         list(D.from_generator(lambda: [1], bytes))
+
+
+@pytest.mark.parametrize(
+    ("element", "declared"),
+    [
+        (np.int64(2**40), np.int32),
+        (np.array([-1]), np.uint8),
+        (np.uint64(2**63), np.int64),
+        ("1", np.float32),
+        (np.array(["1"]), np.int64),
+        (3, str),
+        (b"x", str),
+    ],
+)
+def test_what_a_signature_does_not_declare_is_refused(element: Any, declared: Any) -> None:
+    """No value is changed without a word."""
+    with pytest.raises(TypeError, match="but its signature declares"):
+        list(D.from_generator(lambda: iter([element]), output_types=declared))
+
+
+@pytest.mark.parametrize(
+    ("element", "declared"),
+    [(np.int64(127), np.int8), (np.array([255]), np.uint8), (np.uint8(3), np.int64), (np.float64(0.5), np.float32)],
+)
+def test_what_fits_is_converted(element: Any, declared: Any) -> None:
+    """Whatever type it has."""
+    (found,) = D.from_generator(lambda: iter([element]), output_types=declared)
+    assert found == element
+    assert found.dtype == declared

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncdata.errors import CompressionError
+from asyncdata.errors import CompressionError, MissingPackageError
 from asyncdata.formats.compression import Decompressor, check_compression_type
 from asyncdata.formats.tfrecord import encode
 from tests.zstandard import zstd
@@ -195,7 +195,7 @@ def test_frames_to_be_skipped_hold_nothing(piece: int) -> None:
 def test_without_the_extra_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where no module for ZSTD is there, reading says which extra brings it."""
     monkeypatch.setitem(sys.modules, "backports", None)
-    with pytest.raises(CompressionError, match=r"asyncdata\[zstd\]"):
+    with pytest.raises(MissingPackageError, match=r"asyncdata\[zstd\]"):
         unpack("ZSTD", PACK["ZSTD"](b"data"))
 
 

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import asyncdata as ad
+from asyncdata.formats import zstd
+from asyncdata.formats.image import encode_png
 from asyncdata.formats.tfrecord import encode_many
 from asyncdata.storage.local.descriptors import version_of
 from tests.samples import samples
@@ -130,6 +136,28 @@ def test_an_endless_dataset_of_failures_ends(parallel: int | None) -> None:
             list(before)
         assert isinstance(caught.value.__cause__, ValueError)
         assert list(ad.Dataset.range(3).map(fail, num_parallel_calls=parallel).ignore_errors().repeat()) == []
+
+
+@pytest.mark.parametrize("errors", [ad.ErrorPolicy(), None])
+def test_a_missing_package_is_no_fault_of_the_data(
+    errors: ad.ErrorPolicy | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No policy leaves out what only a package is needed for; neither files nor elements."""
+    pq.write_table(pa.table({"a": [1, 2]}), tmp_path / "x.parquet")
+    (tmp_path / "y.zst").write_bytes(zstd.compress(memoryview(b"one\ntwo\n")))
+    image = encode_png(np.zeros((2, 2, 3), np.uint8))
+    for name in ("pyarrow", "backports", "cv2"):
+        monkeypatch.setitem(sys.modules, name, None)
+    datasets = [
+        ad.ParquetDataset(str(tmp_path / "x.parquet")),
+        ad.Dataset.from_tensors(image).map(ad.decode_image()),
+    ]
+    if sys.version_info < (3, 14):
+        datasets.append(ad.TextLineDataset(str(tmp_path / "y.zst"), compression_type="ZSTD"))
+    for dataset in datasets:
+        policed = dataset.ignore_errors() if errors is None else dataset.with_options(ad.Options(errors=errors))
+        with pytest.raises(ad.MissingPackageError, match="pip install"):
+            list(policed)
 
 
 def test_an_endless_list_of_missing_files_ends(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import random
@@ -21,7 +22,7 @@ from benchmarks import memory
 from benchmarks.measure import Sampler, tree_pss_bytes
 from fake_gcs import FakeGCS, Fault, Profile, Rule
 from tests.integration.shards import write_shards
-from tests.samples import SOAK
+from tests.samples import SOAK, samples
 
 MIB = 1 << 20
 SHARDS = 6
@@ -298,3 +299,32 @@ def test_a_limit_that_is_a_guess_is_called_one() -> None:
         list(known)
     assert "at least" in str(caught.value)
     assert "nobody knows" not in str(caught.value)
+
+
+@pytest.mark.parametrize("seed", range(samples(2, 20)))
+def test_little_memory_never_means_waiting(seed: int) -> None:
+    """Drawn steps that buffer, of records of drawn sizes, end with all elements or with an error."""
+    rng = random.Random(seed)
+    steps: list[Callable[[ad.Dataset], ad.Dataset]] = [
+        lambda ds: ds.batch(rng.randint(2, 6)).unbatch(),
+        lambda ds: ds.window(rng.randint(2, 5)).flat_map(lambda window: window),
+        lambda ds: ds.shuffle(rng.randint(2, 8), seed=1),
+        lambda ds: ds.prefetch(rng.randint(1, 4)),
+    ]
+    with ad.Runtime(ad.Options(memory_limit_bytes=MIB), pipelines=1):
+        for _ in range(40):
+            size = rng.choice([20_000, 30_000, 60_000, 100_000])
+            ds = ad.Dataset.range(60).map(functools.partial(_some_bytes, size=size))
+            for step in rng.choices(steps, k=rng.randint(1, 3)):
+                ds = step(ds)
+            count = 0
+            try:
+                for batch in ds.batch(rng.choice([4, 8, 16])):
+                    count += len(batch)
+            except ad.MemoryLimitError:
+                continue
+            assert count == 60
+
+
+def _some_bytes(x: int, size: int) -> bytes:
+    return bytes(1 + int(x) * 2654435761 % size)

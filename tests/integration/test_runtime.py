@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import asyncdata as ad
+from asyncdata.runtime.life import runtime as runtime_module
 from asyncdata.testing import check, procfs, settle, snapshot
 from fake_gcs import FakeGCS
 from tests.integration.shards import BUCKET, gs_storage, put_shards, records, write_shards
@@ -219,6 +220,37 @@ def test_a_stuck_thread_is_reported_and_the_runtime_goes_on() -> None:
             assert list(ad.Dataset.range(3).map(int, 1, executor="thread")) == [0, 1, 2]
         finally:
             release.set()
+
+
+def test_what_never_ends_keeps_no_other_pipeline_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pipeline whose function does not return keeps its place; the next one is told so, or leaves while it waits."""
+    monkeypatch.setattr(runtime_module, "KILL_S", 0.3)
+    release, entered = threading.Event(), threading.Event()
+
+    def stuck(x: int) -> int:
+        entered.set()
+        release.wait()
+        return x
+
+    with ad.Runtime(ad.Options(close_timeout_s=0.3, num_threads=1), pipelines=1):
+        iterator = ad.Dataset.range(3).map(stuck, 1, executor="thread").iterator()
+        entered.wait()
+        try:
+            with pytest.raises(ad.CloseTimeoutError):
+                iterator.close()
+            with pytest.raises(ad.PipelineError, match="held by a function that does not return"):
+                list(ad.Dataset.range(3))
+            ad.Dataset.range(3).iterator().close()
+        finally:
+            release.set()
+        wait_until(_can_run)
+
+
+def _can_run() -> bool:
+    try:
+        return list(ad.Dataset.range(3)) == [0, 1, 2]
+    except ad.PipelineError:
+        return False
 
 
 def test_closing_from_inside_is_refused() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import asyncdata as ad
 from asyncdata.errors import StorageError, TransientStorageError
 from asyncdata.options import Environment, Options
 from asyncdata.storage import Fetcher
@@ -49,3 +50,12 @@ async def test_it_is_refused_with_the_reason(
             assert server.requests == []
         finally:
             await fetcher.aclose()
+
+
+@pytest.mark.parametrize("value", [None, 0, 1, "no", ""])
+@pytest.mark.parametrize("scheme", ["gs", "https", "swebhdfs"])
+def test_only_false_turns_the_verification_off(scheme: str, value: object) -> None:
+    """What is no bool is an error, not a decision."""
+    options = ad.Options(storage={scheme: {"verify_tls": value}})
+    with pytest.raises(ad.StorageError, match="'verify_tls' must be True or False"):
+        list(ad.TFRecordDataset(f"{scheme}://127.0.0.1:1/x").with_options(options))

@@ -377,6 +377,24 @@ async def test_workers_that_die_while_starting_are_an_error(make_kit: MakeKit) -
         await make_kit(executable="/bin/false", num_workers=1)
 
 
+async def test_starts_that_failed_are_tried_again_whoever_asks_meanwhile(make_kit: MakeKit, tmp_path: Path) -> None:
+    """The next start comes when it is due, however often the limit changes before."""
+    broken = tmp_path / "broken"
+    executable = tmp_path / "python"
+    executable.write_text(f'#!/bin/sh\n[ -e {broken} ] && exit 3\nexec {sys.executable} "$@"\n')
+    executable.chmod(0o755)
+    kit = await make_kit(num_workers=1, executable=str(executable))
+    broken.touch()
+    os.kill(kit.pids()[0], signal.SIGKILL)
+    with pytest.raises(PipelineError, match="in a row have failed"):
+        await kit.run(handlers.same)
+    broken.unlink()
+    while not kit.pids():
+        kit.pool.limit(1)
+        await asyncio.sleep(0)
+    assert await kit.run(handlers.same, b"x") == b"x"
+
+
 async def test_an_arena_that_cannot_be_mapped_is_a_clear_error(tmp_path: Path) -> None:
     """A worker that cannot map the arena says so."""
     with (tmp_path / "short").open("wb+") as file:

@@ -128,6 +128,10 @@ class Pipeline:
 
     async def _run_group(self, services: list[Services]) -> BaseException | None:
         error: BaseException | None = None
+        task = asyncio.current_task()
+        assert task is not None
+        # A consumer that leaves does not wait for what its pipeline waits for: its memory, slow reads, slow functions.
+        self._edge.attach(asyncio.get_running_loop(), self._hear, left=task.cancel)
         budget = self._budget = await self._runtime.budgets.take(self._is_leaving)
         try:
             async with asyncio.TaskGroup() as group:
@@ -162,13 +166,10 @@ class Pipeline:
                 "consumer", "consumer", rank=0, kind=Kind.ASSEMBLER, reserved_bytes=shares.consumer_bytes
             )
             services.budget.adopt(consumer)
-            task = asyncio.current_task()
-            assert task is not None
-            # A consumer that leaves does not wait for what its pipeline waits for: slow reads, slow functions.
             services.budget.activity.enter()
             services.budget.activity.consume(True)
             self._knobs = services.knobs
-            self._edge.attach(asyncio.get_running_loop(), self._hear, left=task.cancel)
+            self._edge.remind()
             trace = self._profiled.trace
             make = Deliverer if trace is None else functools.partial(TracedDeliverer, trace)
             deliverer = make(

@@ -11,7 +11,7 @@ from asyncdata.runtime.life.interrupt_safe import Gate
 from asyncdata.runtime.life.loops import LoopThread, describe_tasks
 from asyncdata.runtime.life.threads import Threads
 
-_KILL_S: Final = 15.0
+KILL_S: Final = 15.0
 """The longest time that killing a worker process takes, beyond the time limit of closing."""
 
 
@@ -56,7 +56,7 @@ def wait_for_end(
                 f"thread {names} is still in user code {after_s:.1f} s after {what} was closed; it ends with its "
                 "call. Its stack:\n" + "\n".join(stuck.values())
             )
-        if after_s > limit_s + _KILL_S:
+        if after_s > limit_s + KILL_S:
             give_up()
             raise CloseTimeoutError(
                 f"{what} has not ended {after_s:.1f} s after it was closed; still running:\n"

@@ -31,7 +31,7 @@ from asyncdata.memory.lease import Returns
 from asyncdata.observe.trace_ring import TraceRing
 from asyncdata.options import AUTOTUNE, MIB, Options, read_environment, usable_cpus
 from asyncdata.runtime.isolate.loader import Loader
-from asyncdata.runtime.life.close_wait import wait_for_end
+from asyncdata.runtime.life.close_wait import KILL_S, wait_for_end
 from asyncdata.runtime.life.exit_hooks import discharge, enlist
 from asyncdata.runtime.life.interrupt_safe import Gate
 from asyncdata.runtime.life.line_sampling import LineSampling
@@ -207,7 +207,14 @@ class Runtime:
         space = max(_LEAST_SPACE, _SPACE_FACTOR * self.options.memory_limit_bytes)
         aside = hedge_bytes(self.options)
         self.arena = Arena(-(-space // GRANULE) * GRANULE)
-        self.budgets = Budgets(self.arena, self.options.memory_limit_bytes, self._parts, aside_bytes=aside)
+        self.budgets = Budgets(
+            self.arena,
+            self.options.memory_limit_bytes,
+            self._parts,
+            aside_bytes=aside,
+            # Functions have this long, and the processes that they are in are ended then.
+            patience_s=self._limit_s + KILL_S,
+        )
         self.returns = Returns(self._stage.loop.call_soon_threadsafe)
         self._starter = ReceiverStarter(self.arena)
         self.receivers = Receivers(self.options.receivers, self._starter.begin)
@@ -266,6 +273,7 @@ class Runtime:
                 self._undo_start()
             if self._state == "new":
                 self._state = "closed"
+                self._closing.clear()
                 self._closed.open()
                 return
         self.begin_close()

@@ -367,11 +367,15 @@ class Budget:
             if unfinished and self.ledger.first_ask is ask:
                 asyncio.get_running_loop().call_soon(self._confirm, self.activity.changes, _QUIET_ROUNDS)
                 return
-            if self.ledger.first_ask is ask:
+            is_stalled = self.ledger.first_ask is ask
+            if is_stalled:
                 self.ledger.stalled()
             self._looking = False
             if self.ledger.has_decisions:
                 self._act()
+            elif not is_stalled:
+                # What was given back was enough for the first one, who may now wait for the next one without a word.
+                self._look()
 
     def _carry_out(self) -> None:
         while self.ledger.has_decisions:

@@ -7,6 +7,7 @@ next pipeline reuses a part, with its slabs still warm.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import Final
 
@@ -27,9 +28,12 @@ class Budgets:
         limit_bytes: Of all parts together.
         parts: How many.
         aside_bytes: The part of the limit that is used elsewhere, for second attempts at reads.
+        patience_s: How long the next pipeline waits for one that is about to end.
     """
 
-    def __init__(self, arena: Arena, limit_bytes: int, parts: int, *, aside_bytes: int = 0) -> None:
+    def __init__(
+        self, arena: Arena, limit_bytes: int, parts: int, *, aside_bytes: int = 0, patience_s: float = 30.0
+    ) -> None:
         self._arena = arena
         self._limit = limit_bytes
         self._parts = parts
@@ -38,6 +42,7 @@ class Budgets:
         self._free: list[Budget] = []
         self._users: list[Callable[[], bool]] = []
         self._given = asyncio.Event()
+        self._patience_s = patience_s
 
     async def take(self, is_leaving: Callable[[], bool]) -> Budget:
         """A part that no pipeline uses, the emptiest one; waits for pipelines that are about to end.
@@ -51,21 +56,28 @@ class Budgets:
         Raises:
             PipelineError: As many pipelines are open as the Runtime was made for.
         """
-        while not self._free and len(self._made) == self._parts and any(leaving() for leaving in self._users):
-            self._given.clear()
-            await self._given.wait()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._patience_s):
+                while self._is_waited_for() and not is_leaving():
+                    self._given.clear()
+                    await self._given.wait()
         budget = self._take_free()
         self._users.append(is_leaving)
         return budget
+
+    def _is_waited_for(self) -> bool:
+        return not self._free and len(self._made) == self._parts and any(leaving() for leaving in self._users)
 
     def _take_free(self) -> Budget:
         if len(self._made) < self._parts and not any(_used(free) <= free.limit // _LEFT_OVER for free in self._free):
             self._free.append(self._make(len(self._made)))
             self._made.append(self._free[-1])
         if not self._free:
+            leaving = sum(leaving() for leaving in self._users)
+            closed = f" ({leaving} of them closed, but held by a function that does not return)" if leaving else ""
             raise PipelineError(
-                f"{self._parts} pipelines are open in this Runtime, the most that it allows: close one (leave its "
-                f"loop, or call close() on its iterator), or make the Runtime with pipelines={self._parts + 1}"
+                f"{self._parts} pipelines are open in this Runtime{closed}, the most that it allows: close one (leave "
+                f"its loop, or call close() on its iterator), or make the Runtime with pipelines={self._parts + 1}"
             )
         chosen = min(self._free, key=_used)
         self._free.remove(chosen)

@@ -19,7 +19,6 @@ import asyncio
 import ctypes
 import itertools
 import logging
-import os
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -37,6 +36,7 @@ from asyncdata.workers.drain import Drain
 from asyncdata.workers.messages import Message
 from asyncdata.workers.process import describe_exit
 from asyncdata.workers.spawn import Launched
+from asyncdata.workers.whereabouts import read_stacks
 
 _LOGGER = logging.getLogger("asyncdata")
 _LOOK_S: Final = 0.04
@@ -268,7 +268,7 @@ class ReceiverProcess:
             self._heartbeat.cancel()
         self._receive_last()
         self._gone.set_result(None)
-        crash = os.pread(self._launched.crash_fd, 1 << 16, 0).decode("utf-8", "replace").strip()
+        crash = read_stacks(self._launched.crash_fd)
         if not self._is_closing and self._ready.done():
             end = describe_exit(self._launched.process.exit_code) + (f"; its stacks:\n{crash}" if crash else "")
             _LOGGER.warning("receiving process %d %s; its reads are made again", self.pid, end)

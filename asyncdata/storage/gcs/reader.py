@@ -24,7 +24,7 @@ from asyncdata.storage.globs import compile_glob, has_wildcard
 from asyncdata.storage.http1.connection import Answer
 from asyncdata.storage.http1.head import ResponseHead
 from asyncdata.storage.http1.known_answers import KnownObject
-from asyncdata.storage.http1.tls import make_tls_context
+from asyncdata.storage.http1.tls import make_tls_context, verifies_tls
 from asyncdata.storage.reader import ReaderSpec
 from asyncdata.storage.urls import scheme_of
 from asyncdata.types import ObjectInfo
@@ -41,7 +41,7 @@ def open_reader(spec: ReaderSpec) -> GcsReader:
     endpoint = str(options.get("endpoint_url") or requests.DEFAULT_ENDPOINT).rstrip("/")
     tls_context = None
     if endpoint.startswith("https:"):
-        tls_context = make_tls_context(verify=bool(options.get("verify_tls", True)), ca_file=options.get("ca_file"))
+        tls_context = make_tls_context(verify=verifies_tls(options), ca_file=options.get("ca_file"))
     bodies = Bodies(
         limits=spec.timeouts,
         max_connections=spec.max_connections,

@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Mapping
+from typing import Any
 
 from asyncdata.errors import StorageError
+
+
+def verifies_tls(options: Mapping[str, Any]) -> bool:
+    """What the storage option ``verify_tls`` says; nothing but False turns the verification off."""
+    value = options.get("verify_tls", True)
+    if not isinstance(value, bool):
+        raise StorageError(f"the storage option 'verify_tls' must be True or False, not {value!r}")
+    return value
 
 
 def make_tls_context(*, verify: bool, ca_file: str | None) -> ssl.SSLContext:

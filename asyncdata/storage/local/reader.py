@@ -138,11 +138,16 @@ def _glob(pattern: str) -> list[ObjectInfo]:
         path = path_of(pattern)
         lead, text = pattern[: len(pattern) - len(path)] if pattern.endswith(path) else "file://", path
     found: dict[str, ObjectInfo] = {}
-    for item in compile_glob(text):
-        for path, status in find_files(item):
-            url = lead + path
-            _check_empty(status, path, url)
-            found[url] = ObjectInfo(url=url, size=status.st_size, version=version_of(status))
+    try:
+        for item in compile_glob(text):
+            for path, status in find_files(item):
+                url = lead + path
+                _check_empty(status, path, url)
+                found[url] = ObjectInfo(url=url, size=status.st_size, version=version_of(status))
+    except OSError as error:
+        if isinstance(error, StorageError):
+            raise
+        raise _typed(error, lead + os.fsdecode(error.filename or text)) from None
     if not found and os.path.exists(text):
         raise _irregular(os.stat(text), pattern)
     return [found[url] for url in sorted(found)]

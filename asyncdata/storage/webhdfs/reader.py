@@ -28,7 +28,7 @@ from asyncdata.storage.globs import compile_glob
 from asyncdata.storage.hdfs.tree import Entry, Questions, find_files
 from asyncdata.storage.http1.connection import Answer
 from asyncdata.storage.http1.head import ResponseHead
-from asyncdata.storage.http1.tls import make_tls_context
+from asyncdata.storage.http1.tls import make_tls_context, verifies_tls
 from asyncdata.storage.reader import ReaderSpec
 from asyncdata.storage.webhdfs.requests import (
     Caller,
@@ -52,7 +52,7 @@ def open_reader(spec: ReaderSpec) -> WebHdfsReader:
     options = spec.options
     tls_context = None
     if spec.scheme == "swebhdfs":
-        tls_context = make_tls_context(verify=bool(options.get("verify_tls", True)), ca_file=options.get("ca_file"))
+        tls_context = make_tls_context(verify=verifies_tls(options), ca_file=options.get("ca_file"))
     callers = Callers(
         user=options.get("user"), do_as=options.get("do_as"), token_file=options.get("delegation_token_file")
     )

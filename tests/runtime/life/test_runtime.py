@@ -105,3 +105,12 @@ async def test_a_blocking_call_in_a_thread_that_is_gone_afterwards() -> None:
         await in_thread(fail)
     await in_thread(lambda: None)
     assert set(threading.enumerate()) <= before
+
+
+def test_closed_before_it_was_started_is_closed() -> None:
+    """Entering it says so."""
+    runtime = Runtime()
+    runtime.close()
+    with pytest.raises(ad.PipelineClosedError, match="make a new one"), runtime:
+        pass
+    runtime.close()

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import errno
 import inspect
+import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import asyncdata as ad
 from asyncdata.storage.globs import compile_glob
 from asyncdata.storage.local.walk import find_files
 
@@ -52,3 +56,42 @@ def test_alternatives_without_a_name_do_not_hide_the_others(tmp_path: Path) -> N
     """``{a,}`` means a, and nothing."""
     (tmp_path / "a").write_bytes(b"")
     assert found(f"{{{tmp_path}/a,}}") == [f"{tmp_path}/a"]
+
+
+def test_what_cannot_be_listed_is_no_silence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A folder named in the pattern is an error; one below a wildcard a warning, unless the disk fails."""
+    for folder in ("open", "closed"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "x").write_bytes(b"")
+    scan, why = os.scandir, PermissionError(errno.EACCES, "refused")
+
+    def scandir(path: str) -> Any:
+        if path.rstrip("/").endswith("closed"):
+            raise why
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    for pattern in ("*/*", "**/x"):
+        caplog.clear()
+        assert found(f"{tmp_path}/{pattern}") == [f"{tmp_path}/open/x"]
+        assert "closed" in caplog.text
+    with pytest.raises(PermissionError):
+        found(f"{tmp_path}/closed/*")
+    with pytest.raises(ad.AccessDeniedError, match="closed"):
+        list(ad.Dataset.list_files(f"{tmp_path}/closed/*"))
+    why = OSError(errno.EIO, "Input/output error")  # type: ignore[assignment]  # of another kind
+    for pattern in ("*/*", "**/x"):
+        with pytest.raises(OSError, match="Input"):
+            found(f"{tmp_path}/{pattern}")
+    stat, status = os.stat, PermissionError(errno.EACCES, "refused")
+
+    def refusing(path: str) -> os.stat_result:
+        if path.endswith("open/x"):
+            raise status
+        return stat(path)
+
+    monkeypatch.setattr(os, "stat", refusing)
+    with pytest.raises(PermissionError):
+        found(f"{tmp_path}/open/x")
