@@ -3,7 +3,8 @@
 Plain bookkeeping on one loop, without await or clock; the worker does the sending. Invariants: a call is in the queue,
 or in exactly one worker's ``flight``, or has an event to report; no worker holds more than ``depth`` calls; no call
 waits while a worker has room. There is one exception: if a worker's first call is slow, the calls behind it are taken
-back and given to other workers (`relieve`), so that a slow task delays only itself.
+back and given to other workers (`relieve`), so that a slow task delays only itself. A process whose code keeps the
+interpreter's lock answers nothing meanwhile, so what it holds waits for it.
 """
 
 from __future__ import annotations
