@@ -436,3 +436,16 @@ def test_rebatch_takes_rows_of_strings() -> None:
                 assert {batch.dtype for batch in batches} == {np.dtype(object)}
     with pytest.raises(ad.UnbatchableError, match="shape"):
         list(ad.Dataset.from_generator(lambda: [[[b"a"], [b"b", b"c"]]]).unbatch().rebatch([2, 1]))
+
+
+@pytest.mark.parametrize("shape", [(3, 0), (3, 0, 2), (3, 2, 0), (3, 1, 2, 0)])
+def test_ragged_batches_keep_axes_of_length_0(shape: tuple[int, ...]) -> None:
+    """Known axes are kept, whatever their lengths; where nothing is known of them, all are ragged."""
+    known = D.from_tensor_slices(np.zeros(shape))
+    unknown = D.from_generator(lambda: iter(np.zeros(shape)))
+    for elements in (known, unknown):
+        (whole,) = elements.batch(2).ragged_batch(2)
+        assert whole.tolist() == [np.zeros((2, *shape[1:])).tolist(), np.zeros((1, *shape[1:])).tolist()]
+        assert [part.tolist() for part in elements.batch(2).ragged_batch(2).unbatch()] == whole.tolist()
+    (whole,) = known.batch(2).ragged_batch(2)
+    assert whole.flat_values.shape == shape

@@ -55,7 +55,8 @@ def test_an_iterator_tells_them_wherever_its_pipeline_runs(isolate: bool) -> Non
     with ds.iterator() as batches:
         assert len(list(batches)) == 10
         stats = batches.stats()
-    assert stats.consumer.wait_s >= stats.consumer.first_wait_s > 0
+    assert stats.consumer.wait_s >= stats.consumer.first_wait_s >= 0
+    assert stats.consumer.wait_s > 0 or not isolate  # what runs here may have been ready at once
     assert [step.elements for step in stats.steps] == [10, 100]
     assert [step.bytes for step in stats.steps] == [800, 800]
     assert stats.verdict.sentence

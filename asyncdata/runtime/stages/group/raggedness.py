@@ -10,6 +10,7 @@ not depend on which elements happen to meet in it.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -91,7 +92,7 @@ class Ragging:
             parts.append(Stored(leaf, Stack(values)))
             return LEAF
         inner = tuple(shapes[0, levels:].tolist())
-        parts.append(_flat([array.reshape(-1, *inner) for array in _arrays_of(values, inner)], values.dtype, inner))
+        parts.append(_flat(_flattened(values, levels), values.dtype, inner))
         rows = np.ones(len(shapes), np.int64)
         for level in range(levels):
             parts.append(self._splits(np.repeat(shapes[:, level], rows)))
@@ -148,10 +149,13 @@ def _levels(shapes: npt.NDArray[np.int64], rank: int | None) -> int:
     return rank
 
 
-def _arrays_of(values: Numbers, inner: tuple[int, ...]) -> list[npt.NDArray[Any]]:
-    if isinstance(values.arrays, np.ndarray):
-        return [values.arrays.reshape(-1, *inner)] if values.arrays.size else [np.empty((0, *inner), values.dtype)]
-    return list(values.arrays)
+def _flattened(values: Numbers, levels: int) -> list[npt.NDArray[Any]]:
+    """Arrays that have one axis in place of those that become ragged, and of that of the elements."""
+    is_stacked = isinstance(values.arrays, np.ndarray)
+    arrays = [values.arrays] if is_stacked else list(values.arrays)
+    axes = levels + is_stacked
+    # Any of the others may have length 0, so that numpy could not tell the length of the first one.
+    return [array.reshape(math.prod(array.shape[:axes]), *array.shape[axes:]) for array in arrays]
 
 
 def _flat(arrays: list[npt.NDArray[Any]], dtype: np.dtype[Any], inner: tuple[int, ...]) -> Part:
