@@ -151,11 +151,14 @@ def _levels(shapes: npt.NDArray[np.int64], rank: int | None) -> int:
 
 def _flattened(values: Numbers, levels: int) -> list[npt.NDArray[Any]]:
     """Arrays that have one axis in place of those that become ragged, and of that of the elements."""
-    is_stacked = isinstance(values.arrays, np.ndarray)
-    arrays = [values.arrays] if is_stacked else list(values.arrays)
-    axes = levels + is_stacked
-    # Any of the others may have length 0, so that numpy could not tell the length of the first one.
-    return [array.reshape(math.prod(array.shape[:axes]), *array.shape[axes:]) for array in arrays]
+    if isinstance(values.arrays, np.ndarray):
+        return [_merged(values.arrays, 1 + levels)]
+    return [_merged(array, levels) for array in values.arrays]
+
+
+def _merged(array: npt.NDArray[Any], axes: int) -> npt.NDArray[Any]:
+    """An array whose first axes are one. Any other may have length 0, so that numpy could not tell the length of it."""
+    return array.reshape(math.prod(array.shape[:axes]), *array.shape[axes:])
 
 
 def _flat(arrays: list[npt.NDArray[Any]], dtype: np.dtype[Any], inner: tuple[int, ...]) -> Part:
