@@ -12,6 +12,7 @@ import asyncio
 import json
 import os
 import re
+import stat
 from collections.abc import Coroutine, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -184,9 +185,16 @@ def _write_files(url: str, data: bytes, beside: Mapping[str, bytes]) -> None:
                 file.write(body)
 
 
+def _open_at_once(path: str, flags: int) -> int:
+    """Does not wait until somebody writes to a FIFO."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
 def _read_file(url: str) -> bytes:
     try:
-        with Path(path_of(url)).open("rb") as file:
+        with open(path_of(url), "rb", opener=_open_at_once) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise StateError("no state: this is no regular file", url=url)
             _check_size(os.fstat(file.fileno()).st_size, url)
             return file.read()
     except FileNotFoundError:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from asyncdata.command_line.measured_datasets import add_measured_arguments, measured_dataset
+from asyncdata.command_line.measured_datasets import add_measured_arguments, measured_dataset, running_user_code
 from asyncdata.command_line.result_printer import OK, ResultPrinter, counted, size
 from asyncdata.dataset.dataset import Dataset
 from asyncdata.observe.progress import Display
@@ -70,7 +70,8 @@ class Measured:
 def run(arguments: argparse.Namespace, options: Options, results: ResultPrinter, display: Display) -> int:
     """Iterates and measures."""
     dataset = measured_dataset(arguments, options, results, display)
-    measured = _measure(dataset, options, arguments.seconds, arguments.epochs, display)
+    with running_user_code():
+        measured = _measure(dataset, options, arguments.seconds, arguments.epochs, display)
     display.close()
     for line in _lines(measured):
         results.say(line)

@@ -3,7 +3,7 @@
 | exit code | meaning |
 |---|---|
 | 0 | all is well |
-| 1 | something is wrong with the data or the machine |
+| 1 | something is wrong with the data or the machine, or a function of the user's failed |
 | 2 | the command line is wrong |
 | 3 | storage could not be read, or the command could not be carried out |
 | 130 | Ctrl-C |
@@ -30,12 +30,13 @@ from asyncdata.command_line.result_printer import (
     USAGE,
     ResultPrinter,
     UsageError,
+    UserCodeError,
 )
 from asyncdata.errors import AsyncdataError, DataError, UnsupportedURLError
 from asyncdata.observe.progress import Display, open_display
 from asyncdata.options import MIB, Options
 from asyncdata.redaction import redact
-from asyncdata.storage.backends import check_storage
+from asyncdata.storage.backends import backend_of, check_storage
 
 COMMANDS: Final[dict[str, ModuleType]] = {
     "inspect": inspect,
@@ -46,6 +47,8 @@ COMMANDS: Final[dict[str, ModuleType]] = {
     "doctor": doctor,
 }
 
+_MAPPINGS: Final = ("config", "headers")
+"""Options of storage whose values are names with values of their own."""
 _UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
@@ -58,10 +61,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code; see the module's docstring.
     """
+    words = sys.argv[1:] if argv is None else argv
     try:
-        given = parser().parse_args(argv)
-    except SystemExit as end:  # of argparse: help was wanted, or the command line is wrong
-        return USAGE if end.code else 0
+        given = parser().parse_args(words)
+    except _WrongWords as wrong:
+        command = next((word for word in words if word in COMMANDS), None)
+        with contextlib.suppress(OSError):
+            ResultPrinter(command, sys.stdout, None, as_json="--json" in words).document(error=wrong.message)
+        return USAGE
+    except SystemExit:  # of argparse: help or the version was wanted
+        return 0
     display = Display() if given.quiet else open_display(None, f"asyncdata {given.command}")
     results = ResultPrinter(given.command, sys.stdout, sys.stderr, as_json=given.json)
     try:
@@ -71,22 +80,36 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return CLOSED_PIPE
     except KeyboardInterrupt:
+        with contextlib.suppress(OSError):
+            results.document(error="interrupted")
         return INTERRUPTED
-    except (UsageError, AsyncdataError, OSError) as error:
-        results.complain(str(error))
+    except (UsageError, UserCodeError, AsyncdataError, OSError) as error:
+        for line in str(error).splitlines():
+            results.complain(line)
         with contextlib.suppress(OSError):  # the document may be what could not be printed
             results.document(error=str(error))
         if isinstance(error, UsageError):
             return USAGE
-        return FOUND if isinstance(error, DataError) else FAILED
+        return FOUND if isinstance(error, DataError | UserCodeError) else FAILED
     finally:
         display.close()
+
+
+class _WrongWords(SystemExit):
+    """The command line is wrong, and that was said on standard error."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(USAGE)
+        self.message = message
 
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Exits with a message, which repeats arguments; a URL among them may hold a secret."""
-        super().error(redact(message))
+        try:
+            super().error(redact(message))
+        except SystemExit:
+            raise _WrongWords(redact(message)) from None
 
 
 def parser() -> argparse.ArgumentParser:
@@ -117,6 +140,11 @@ def _options(given: argparse.Namespace) -> Options:
     """The options of every pipeline of a command."""
     storage: dict[str, dict[str, Any]] = {}
     for scheme, key, value in given.storage:
+        if key in _MAPPINGS and backend_of(scheme) is not None:
+            raise UsageError(
+                f"{scheme}.{key} has names and values of its own, which --storage cannot give; in a program, "
+                "Options(storage=...) can"
+            )
         storage.setdefault(scheme, {})[key] = value
     try:
         check_storage(Options(storage=storage).storage)

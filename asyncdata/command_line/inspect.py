@@ -169,7 +169,10 @@ class _Images:
         self._folder = folder
         self._left = limit or None
         self.written = 0
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError):
+            raise NotADirectoryError(f"--save-images needs a directory, and {folder} is none") from None
 
     def save(self, value: Any) -> None:
         """Writes the images among the values of a record."""

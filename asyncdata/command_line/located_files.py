@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -15,6 +16,8 @@ from asyncdata.storage.groups import gather_bounded
 from asyncdata.types import ObjectInfo
 
 _AT_ONCE = 64
+_ASK_PYTHON = re.compile(r"use list_files\(['\"](.*)['\"]\)")
+"""What an error advises programs to do."""
 
 
 def add_file_arguments(
@@ -96,6 +99,7 @@ async def locate(patterns: Sequence[str], options: Options, display: Display, ch
                 infos |= {info.url: info for info in found}
             except StorageError as error:
                 error.complete(url=pattern)
+                error.message = _ASK_PYTHON.sub(r"give \1", error.message)
                 located.unreadable.append(error)
         await gather_bounded(look, infos.values(), _AT_ONCE)
     finally:

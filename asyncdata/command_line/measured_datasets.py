@@ -10,16 +10,16 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
 
 from asyncdata import arguments as checks
 from asyncdata.command_line.located_files import add_file_arguments, locate
-from asyncdata.command_line.result_printer import ResultPrinter, UsageError
+from asyncdata.command_line.result_printer import ResultPrinter, UsageError, UserCodeError
 from asyncdata.dataset.dataset import Dataset
 from asyncdata.errors import AsyncdataError
 from asyncdata.observe.progress import Display
 from asyncdata.options import Options
-from asyncdata.workers.failure import in_a_line
+from asyncdata.workers.failure import UserFunctionError, in_a_line, raised_at
 
 
 def add_measured_arguments(parser: argparse.ArgumentParser, *, seconds: float, may_be_none: bool = False) -> None:
@@ -97,11 +97,11 @@ def named_dataset(word: str) -> Dataset:
     module, _, name = word.partition(":")
     # For the whole program: worker processes import the functions of the module by its name.
     sys.path.insert(0, os.getcwd())
-    with _told(f"{word} cannot be imported"):
+    with _output_on_stderr(), _told(f"{word} cannot be imported"):
         found = getattr(importlib.import_module(module), name)
     dataset = found
     if callable(found):
-        with _told(f"{word} failed"):
+        with _output_on_stderr(), _told(f"{word} failed"):
             dataset = found()
     if inspect.iscoroutine(dataset):
         dataset.close()
@@ -112,11 +112,52 @@ def named_dataset(word: str) -> Dataset:
 
 
 @contextmanager
+def running_user_code() -> Generator[None]:
+    """Around what calls functions of the user: what they print goes to standard error, as results have the output.
+
+    Raises:
+        UserCodeError: One of them failed.
+    """
+    with _output_on_stderr():
+        try:
+            yield
+        except UserFunctionError as error:
+            raise UserCodeError(_with_notes(str(error), error)) from None
+        except AsyncdataError:
+            raise
+        except Exception as error:  # noqa: BLE001 -- code of the user's may raise anything
+            raise UserCodeError(_with_notes(in_a_line(error), error)) from None
+
+
+def _with_notes(text: str, error: BaseException) -> str:
+    """The text, with the user's line if it is known, and the notes."""
+    notes = "\n".join(map(str, getattr(error, "__notes__", ())))
+    place = raised_at(error) or (raised_at(error.__cause__) if error.__cause__ is not None else "")
+    return "\n".join(filter(None, [text if not place or place in notes else f"{text} ({place})", notes]))
+
+
+@contextmanager
+def _output_on_stderr() -> Generator[None]:
+    """What is printed goes to standard error, also by worker processes and by code that is not written in Python."""
+    with ExitStack() as stack:
+        stack.enter_context(redirect_stdout(sys.stderr))
+        output, errors = sys.__stdout__, sys.__stderr__
+        if output is not None and errors is not None:
+            with suppress(OSError, ValueError):  # a descriptor that is closed
+                output.flush()
+                before = os.dup(output.fileno())
+                stack.callback(os.close, before)
+                os.dup2(errors.fileno(), output.fileno())
+                stack.callback(os.dup2, before, output.fileno())
+        yield
+
+
+@contextmanager
 def _told(what: str) -> Generator[None]:
-    """Says in one line how code of the user's ended, and where; an error of storage or the system stays what it is."""
+    """Says in one line how code of the user's ended, and where; an error of the library stays what it is."""
     try:
         yield
-    except (AsyncdataError, OSError):
+    except AsyncdataError:
         raise
     except (Exception, SystemExit) as error:  # noqa: BLE001 -- code of the user's may raise anything
         frames = traceback.extract_tb(error.__traceback__)

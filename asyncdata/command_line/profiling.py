@@ -6,11 +6,18 @@ import argparse
 import json
 import os
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from asyncdata.command_line.measured_datasets import add_measured_arguments, measured_dataset, number_above
+from asyncdata.command_line.measured_datasets import (
+    add_measured_arguments,
+    measured_dataset,
+    number_above,
+    running_user_code,
+)
 from asyncdata.command_line.result_printer import OK, ResultPrinter, UsageError
+from asyncdata.dataset.dataset import Dataset
 from asyncdata.observe.plain import finite
 from asyncdata.observe.profile import profile
 from asyncdata.observe.progress import Display, Pace
@@ -49,8 +56,10 @@ def _trace(text: str) -> str:
 
 def run(arguments: argparse.Namespace, options: Options, results: ResultPrinter, display: Display) -> int:
     """Iterates, or asks a running program, and writes what was recorded."""
-    if (arguments.pid is None) != bool(arguments.url):
+    if arguments.pid is None and not arguments.url:
         raise UsageError("give URLs or module:function, or --pid of a running program")
+    if arguments.pid is not None and arguments.url:
+        raise UsageError("give URLs or module:function, or --pid of a running program, not both")
     if arguments.pid is not None and arguments.trace is not None:
         raise UsageError("--trace records a pipeline that this command runs, not one of --pid")
     if arguments.pid is not None:
@@ -60,31 +69,54 @@ def run(arguments: argparse.Namespace, options: Options, results: ResultPrinter,
     except ValueError as error:
         raise UsageError(str(error)) from None
     dataset = measured_dataset(arguments, options, results, display).with_options(options)
-    step = threading.Event()  # never set: waiting for it leaves processor and interpreter to others, as a device does
-    pace = Pace(clock())
-    with recorded:
-        for _ in range(arguments.epochs):
-            with dataset.iterator() as elements:
-                for _ in elements:
-                    step.wait(arguments.step_ms / 1e3)
-                    pace.done += 1
-                    if clock() - pace.began >= arguments.seconds:
-                        break
-                    display.show(pace.done, lambda: f"elements, {pace.done / (clock() - pace.began):,.0f}/s")
-            if clock() - pace.began >= arguments.seconds:
-                break
+    files = {"report": os.path.abspath(arguments.out)}
+    if arguments.trace is not None:
+        files["trace"] = os.path.abspath(arguments.trace)
+    before = {name: _version(path) for name, path in files.items()}
+    try:
+        with running_user_code(), recorded:
+            _iterate(dataset, arguments, display)
+    except BaseException:
+        display.close()
+        _name({name: path for name, path in files.items() if _version(path) != before[name]}, results)
+        raise
     display.close()
     report = recorded.report()
     for line in (*str(report).splitlines(), ""):
         results.say(line)
-    results.say(f"The report is in {os.path.abspath(arguments.out)}")
-    traced = {}
-    if arguments.trace is not None:
-        traced["trace"] = os.path.abspath(arguments.trace)
-        results.say(f"The trace is in {traced['trace']}: open it in https://ui.perfetto.dev")
-    path = os.path.abspath(arguments.out)
-    results.document(source=arguments.url, report=path, **traced, profile=finite(report.document()))
+    _name(files, results)
+    results.document(source=arguments.url, profile=finite(report.document()))
     return OK
+
+
+def _iterate(dataset: Dataset, arguments: argparse.Namespace, display: Display) -> None:
+    """Takes elements, with the pretended training step behind each, until they or the time are over."""
+    step = threading.Event()  # never set: waiting for it leaves processor and interpreter to others, as a device does
+    pace = Pace(clock())
+    for _ in range(arguments.epochs):
+        with dataset.iterator() as elements:
+            for _ in elements:
+                step.wait(arguments.step_ms / 1e3)
+                pace.done += 1
+                if clock() - pace.began >= arguments.seconds:
+                    return
+                display.show(pace.done, lambda: f"elements, {pace.done / (clock() - pace.began):,.0f}/s")
+
+
+def _version(path: str) -> tuple[int, int] | None:
+    """Changes when the file is written; None: there is none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns
+
+
+def _name(files: Mapping[str, str], results: ResultPrinter) -> None:
+    """Says where the report and the trace are."""
+    results.keep(**files)
+    for name, path in files.items():
+        results.say(f"The {name} is in {path}{': open it in https://ui.perfetto.dev' if name == 'trace' else ''}")
 
 
 def _ask(arguments: argparse.Namespace, results: ResultPrinter) -> int:

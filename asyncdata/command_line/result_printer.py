@@ -25,22 +25,27 @@ class UsageError(Exception):
     """What the command line asks for makes no sense."""
 
 
+class UserCodeError(Exception):
+    """Code of the user's failed: its exception's type, text and place, then its notes, a line each."""
+
+
 class ResultPrinter:
     """What a command has to say.
 
     Args:
-        command: Its name.
+        command: Its name; None: the command line names none.
         stream: Standard output; None: it is closed.
         complaints: Standard error, likewise.
         as_json: Whether a document is wanted instead of text.
     """
 
-    def __init__(self, command: str, stream: TextIO | None, complaints: TextIO | None, *, as_json: bool) -> None:
+    def __init__(self, command: str | None, stream: TextIO | None, complaints: TextIO | None, *, as_json: bool) -> None:
         self._command = command
         self._stream = stream
         self._complaints = complaints
         self.as_json = as_json
         self._has_document = False
+        self._kept: dict[str, Any] = {}
 
     def say(self, text: str) -> None:
         """A line for people, at once."""
@@ -52,11 +57,15 @@ class ResultPrinter:
         with contextlib.suppress(OSError):
             _print(f"asyncdata {self._command}: {text}", self._complaints)
 
+    def keep(self, **fields: Any) -> None:
+        """Fields of the document, however the command ends."""
+        self._kept |= fields
+
     def document(self, **fields: Any) -> None:
         """The document for programs, at the end; later ones are not printed."""
         if self.as_json and not self._has_document:
             self._has_document = True
-            whole = {"version": VERSION, "command": self._command, **fields}
+            whole = {"version": VERSION, "command": self._command, **self._kept, **fields}
             print(json.dumps(_redacted(whole), indent=2), file=self._stream, flush=True)
 
 

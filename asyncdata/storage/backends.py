@@ -147,7 +147,9 @@ def check_options(scheme: str, options: Mapping[str, Any]) -> None:
     if served is None:
         others = importlib.import_module(FSSPEC).protocols()
         if scheme not in others:
-            nearest = arguments.suggestion(scheme, [*BUILT_IN, *registered_backends(), *SCHEME_ALIASES, *others])
+            # Of the dozens of short names that fsspec knows, one is a little like anything.
+            alike = difflib.get_close_matches(scheme, others, cutoff=_NEARLY)
+            nearest = arguments.suggestion(scheme, [*BUILT_IN, *registered_backends(), *SCHEME_ALIASES, *alike])
             raise ValueError(
                 f"storage has options for {arguments.shown(scheme)}, but there is no such URL scheme{nearest}"
             )

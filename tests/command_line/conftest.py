@@ -28,6 +28,40 @@ number = 3
 def fails():
     return ad.Dataset.range(3).map(lambda x: 1 // 0)
 
+def fails_in_workers():
+    return ad.Dataset.range(3).map(fail, num_parallel_calls=1)
+
+def fail(x):
+    return 1 // 0
+
+def lacks():
+    return ad.Dataset.range(3).map(lambda x: open("no/such/file"))
+
+def leaves_later():
+    return ad.Dataset.range(3).map(lambda x: exit(7))
+
+def lacks_at_once():
+    return open("no/such/file")
+
+def interrupts():
+    def stop(x):
+        if x == 2:
+            import _thread
+            _thread.interrupt_main()
+        return x
+    return ad.Dataset.counter().map(stop)
+
+def talks():
+    print("made")
+    return ad.Dataset.range(3).map(talk)
+
+def talks_in_workers():
+    return ad.Dataset.range(3).map(talk, num_parallel_calls=1)
+
+def talk(x):
+    print("called")
+    return x
+
 def raises():
     raise ValueError("no data yet")
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from asyncdata.command_line.entry import main
 
 
 def test_files(run: Callable[..., Any], shard: Callable[..., Path]) -> None:
@@ -67,10 +70,45 @@ def test_a_module_that_cannot_be_imported(run: Callable[..., Any], own: str, tmp
     assert f"{own}.py, line 2" in ran.err
 
 
-def test_an_error_of_the_user(run: Callable[..., Any], own: str) -> None:
-    """It keeps its traceback."""
-    with pytest.raises(ZeroDivisionError):
-        run("bench", f"{own}:fails")
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("fails", "ZeroDivisionError: integer division or modulo by zero"),
+        ("fails_in_workers", "ZeroDivisionError: integer division or modulo by zero"),
+        ("lacks", "FileNotFoundError: [Errno 2] No such file or directory: 'no/such/file'"),
+        ("leaves_later", "SystemExit: 7"),
+    ],
+)
+def test_an_error_of_the_user(name: str, what: str, run: Callable[..., Any], own: str) -> None:
+    """Its type, text, line, step and element, without lines of the library; it is no failure of storage."""
+    ran = run("bench", "--quiet", "--json", f"{own}:{name}")
+    assert ran.code == 1
+    error = ran.document["error"]
+    assert error.startswith(what)
+    assert f"{own}.py:" in error
+    assert "in map(" in error
+    assert "element 0 of range" in error
+    assert ran.err.splitlines() == [f"asyncdata bench: {line}" for line in error.splitlines()]
+
+
+def test_a_function_that_lacks_a_file(run: Callable[..., Any], own: str) -> None:
+    """The one that makes the dataset: its exception has a type and a line, and storage is not blamed."""
+    ran = run("bench", "--quiet", f"{own}:lacks_at_once")
+    assert ran.code == 2
+    assert "FileNotFoundError" in ran.err
+    assert f"{own}.py, line" in ran.err
+
+
+@pytest.mark.parametrize("name", ["talks", "talks_in_workers"])
+def test_what_functions_print_is_no_part_of_the_result(
+    name: str, own: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It goes to standard error, wherever they run."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["bench", "--json", "--quiet", f"{own}:{name}"]) == 0
+    out, err = capfd.readouterr()
+    assert json.loads(out)["elements"] == 3
+    assert (err.count("made"), err.count("called")) == (name == "talks", 3)
 
 
 def test_the_document_of_what_went_wrong(run: Callable[..., Any], shard: Callable[..., Path], own: str) -> None:

@@ -63,6 +63,8 @@ def started(*words: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
         ("profile", "x", "--step-ms", "-1"),
         ("profile", "x", "--trace", "trace.html"),
         ("profile", "--pid", "1", "--trace", "trace.json"),
+        ("profile", "--pid", "1", "x"),
+        ("verify", "x", "--storage", "http.headers=a"),
     ],
     ids=" ".join,
 )
@@ -71,6 +73,41 @@ def test_wrong_words(words: tuple[str, ...], run: Callable[..., Any]) -> None:
     ran = run(*words)
     assert (ran.code, ran.out) == (2, "")
     assert "asyncdata" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("words", "command"), [((), None), (("unknown",), None), (("bench", "x", "--seconds", "0"), "bench")]
+)
+def test_the_document_of_wrong_words(words: tuple[str, ...], command: str | None, run: Callable[..., Any]) -> None:
+    """A program that asked for one gets it; the message is that on standard error."""
+    ran = run(*words, "--json")
+    assert ran.code == 2
+    assert ran.document["command"] == command
+    assert ran.document["error"] in ran.err
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("profile", "--pid", "1", "x"), "not both"),
+        (("verify", "x", "--storage", "http.headers=a"), "--storage cannot give"),
+        (("bench", "."), "; give ./*"),
+        (("inspect", "a.txt", "--save-images", "a.txt"), "--save-images needs a directory"),
+    ],
+    ids=" ".join,
+)
+def test_the_words_of_the_command_line_are_advised(
+    words: tuple[str, ...], text: str, run: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Not calls of Python functions, or numbers of the system's errors."""
+    (tmp_path / "a.txt").write_text("line\n")
+    assert text in run(*words).err
+
+
+def test_no_scheme_is_guessed_that_is_only_a_little_like_the_given_one(run: Callable[..., Any]) -> None:
+    """One that is alike is."""
+    assert "did you mean" not in run("verify", "x", "--storage", "foo.x=1").err
+    assert "did you mean 'sftp'" in run("verify", "x", "--storage", "sftpp.x=1").err
 
 
 @pytest.mark.parametrize("words", [("--help",), ("--version",), *((name, "--help") for name in entry.COMMANDS)])
@@ -162,8 +199,9 @@ def test_ctrl_c(command: str, tmp_path: Path) -> None:
         with started(*words, folder=tmp_path) as process:
             wait_until(lambda: any("stall" in entry.as_json() for entry in server.journal) or bool(process.poll()))
             process.send_signal(signal.SIGINT)
-            _, complaints = process.communicate(timeout=LIMIT_S)
+            out, complaints = process.communicate(timeout=LIMIT_S)
             assert (process.returncode, complaints) == (130, b"")
+            assert (b"The report is in" in out) == (command == "profile")
     assert [path.name for path in tmp_path.iterdir()] == ["profile.html"] * (command == "profile")
 
 

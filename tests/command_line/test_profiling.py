@@ -7,8 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.observe.trace_checker import check_trace
 
 
@@ -58,10 +56,29 @@ def test_one_file_for_report_and_trace(run: Callable[..., Any], own: str, tmp_pa
 
 
 def test_an_error_of_the_user(run: Callable[..., Any], own: str, tmp_path: Path) -> None:
-    """It keeps its traceback, and there is a report of what happened before."""
-    with pytest.raises(ZeroDivisionError):
-        run("profile", f"{own}:fails")
+    """It is told as by ``bench``, and the report of what happened before is named, if it was written."""
+    ran = run("profile", "--quiet", f"{own}:fails")
+    assert (ran.code, ran.out) == (1, f"The report is in {tmp_path / 'profile.html'}\n")
+    assert "ZeroDivisionError" in ran.err
     assert (tmp_path / "profile.html").exists()
+    document = run("profile", "--quiet", "--json", f"{own}:fails").document
+    assert document["report"] == str(tmp_path / "profile.html")
+    assert "ZeroDivisionError" in document["error"]
+
+
+def test_ctrl_c(run: Callable[..., Any], own: str, tmp_path: Path) -> None:
+    """The report of what was seen is named."""
+    ran = run("profile", "--quiet", f"{own}:interrupts")
+    assert (ran.code, ran.out) == (130, f"The report is in {tmp_path / 'profile.html'}\n")
+    document = run("profile", "--quiet", "--json", f"{own}:interrupts").document
+    assert (document["report"], document["error"]) == (str(tmp_path / "profile.html"), "interrupted")
+
+
+def test_what_was_there_before_is_not_called_the_report(run: Callable[..., Any], own: str, tmp_path: Path) -> None:
+    """Where the dataset could not be made, nothing is written."""
+    (tmp_path / "profile.html").write_text("old")
+    ran = run("profile", "--quiet", f"{own}:raises")
+    assert (ran.code, ran.out) == (2, "")
 
 
 def test_no_such_directory(run: Callable[..., Any], own: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,9 @@ def test_what_is_no_state(run: Callable[..., Any], tmp_path: Path, states: list[
     (tmp_path / "other.json").write_text("{}")
     assert run("state", "show", str(tmp_path / "other.json")).code == 3
     assert run("state", "show", str(tmp_path / "missing.json")).code == 3
+    os.mkfifo(tmp_path / "fifo")
+    assert "no regular file" in run("state", "show", str(tmp_path / "fifo")).err
+    assert run("state", "show", str(tmp_path)).code == 3
     wrong = run("state", "show", *states)
     assert wrong.code == 2
     assert "show takes 1 URL, not 2" in wrong.err
