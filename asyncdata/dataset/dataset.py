@@ -293,7 +293,8 @@ class Dataset:
         Args:
             map_func: A plain function, or an ``async def`` function, which is awaited on the pipeline's loop.
             num_parallel_calls: Calls that run at a time. `AUTOTUNE` finds the number while the pipeline runs: of async
-                functions 16 to 256. None: one after the other.
+                functions 16 to 256. None: one after the other, but `AUTOTUNE` if `executor` is ``"process"`` or
+                ``"thread"``.
             deterministic: False delivers results as they are ready; None uses `Options.deterministic`.
             executor: Where a plain function runs: ``"process"`` (the default for parallel calls), ``"thread"`` for
                 functions that release the GIL, ``"inline"`` on the pipeline's loop. With `AUTOTUNE`, `parse_example`
@@ -348,7 +349,9 @@ class Dataset:
             map_func: Returns a Dataset; `TFRecordDataset` itself will do.
             cycle_length: Datasets read in turn, at most a million (2**20); 16 by default (or with `AUTOTUNE`).
             block_length: Elements taken from one dataset per turn; 1 by default.
-            num_parallel_calls: Accepted for compatibility; reading is always concurrent.
+            num_parallel_calls: Accepted for compatibility: files are always read concurrently. What else a dataset
+                does, such as a generator, happens in its turn, unless it ends in `prefetch` or `deterministic` is
+                False.
             deterministic: False skips a dataset that has nothing ready; the order within each is kept.
 
         Example:

@@ -26,6 +26,7 @@ Cause: TypeAlias = Literal[
     "loop",
     "generator",
     "decompression",
+    "parsing",
     "storing",
     "memory",
     "throttled",
@@ -41,6 +42,10 @@ _MUCH: Final = 0.1
 """Of the time: a start that took less is forgotten by the end of the first epoch."""
 _MOSTLY: Final = 0.5
 _BUSY: Final = 0.6
+_SEVERAL: Final = 1.5
+"""Copies of a generator: more than one."""
+_COUNTS: Final = 0.05
+"""Of a read: what is less is shown as none."""
 _CROWDED: Final = 0.75
 """Of the allowed reads: with one file at a time, those of the next fifteen are under way, of 24 allowed at first."""
 _FULL: Final = 0.85
@@ -61,6 +66,14 @@ _LISTING: Final = {
     "from_manifest": "Keep the manifest on this machine.",
 }
 """What helps steps that wait for a list of files, by kind."""
+_PARSED: Final = {
+    "JsonLinesDataset": "Let worker processes parse: JsonLinesDataset(..., num_parallel_calls=ad.AUTOTUNE).",
+    "CsvDataset": "Read more files at a time: num_parallel_reads, or cycle_length of interleave.",
+    "ParquetDataset": "Read fewer columns, or more files at a time: num_parallel_reads, or cycle_length of interleave.",
+}
+"""What helps sources that parse or decode in a thread, by kind."""
+_PARSED_IN_WORKERS: Final = "map(parse_json)"
+"""The step that makes values of JSON lines which are not parsed where they are read."""
 _RUNNABLE: Final = 0.75
 """Functions that compute or wait for a processor for less of their time than this mostly wait for something else: where
 the machine is busy, each end of such a wait is delayed as well."""
@@ -74,8 +87,8 @@ class Verdict:
         cause: The resource that binds: ``consumer`` (the pipeline is fast enough), ``startup`` (of workers, or before a
             step was asked), ``workers`` (their processors), ``machine`` (other programs), ``calls`` (too few at a
             time), ``interpreter`` (its lock), ``blocked_loop``, ``loop`` (the thread of the stages), ``generator``,
-            ``decompression`` (one thread per file), ``storing`` (one thread per file of a cache or snapshot),
-            ``memory`` (the limit), ``throttled`` (by the server), ``failing`` (reads, which are made again),
+            ``decompression`` or ``parsing`` (one thread per file), ``storing`` (one thread per file of a cache or
+            snapshot), ``memory`` (the limit), ``throttled`` (by the server), ``failing`` (reads, which are made again),
             ``listing`` (of files), ``link`` (network or server), ``receivers`` (the processes that receive),
             ``parallelism`` (too few files at a time), or ``unknown``.
         step: The step that is the bottleneck; empty if none is.
@@ -230,11 +243,7 @@ def _working(step: StepStats, facts: _Facts) -> tuple[Cause, str, str]:
     if step.runs == "coroutine":
         if step.inputs:
             return _in_coroutines(step, facts)
-        return (
-            "generator",
-            "it was awaited for its next element",
-            "Make the generator faster, or use several: Dataset.range(n).interleave(...).",
-        )
+        return "generator", "it was awaited for its next element", _several_generators(step, step.working_s, facts)
     if _is_starved(cpu.loop_s, cpu.loop_delayed_s, step.working_s):
         return _machine(cpu.loop_delayed_s, cpu.loop_s)
     if step.kind == "map" and step.calls_s:
@@ -256,7 +265,7 @@ def _calling(step: StepStats, facts: _Facts) -> tuple[Cause, str, str]:
     if step.runs == "coroutine":
         return _in_coroutines(step, facts)
     if not step.inputs:
-        return _in_source_thread(step)
+        return _in_source_thread(step, facts)
     threads_s = facts.cpu.process_s - facts.cpu.loop_s
     if threads_s >= _MOSTLY / 2 * step.workers_s and facts.cpu.process_s < 1.2 * facts.window_s and step.parallel > 1:
         used = facts.cpu.process_s / facts.window_s
@@ -288,16 +297,38 @@ def _storing(step: StepStats, _facts: _Facts) -> tuple[Cause, str, str]:
     return "storing", f"{share} of its own time its file was {done}, in one thread", actions[step.kind]
 
 
-def _in_source_thread(step: StepStats) -> tuple[Cause, str, str]:
-    if step.kind == "from_generator":
+def _several_generators(step: StepStats, inside_s: float, facts: _Facts) -> str:
+    """What helps a slow generator.
+
+    Args:
+        step: The generator, or all copies of it.
+        inside_s: Seconds that each copy was waited for.
+        facts: Of the pipeline.
+    """
+    if step.copies < _SEVERAL:
         return (
-            "generator",
-            "its thread was in the generator most of it",
-            "Use several generators: Dataset.range(n).interleave(...), or map a function over an index.",
+            "Use several generators, each of which works ahead: Dataset.range(n).interleave(lambda i: "
+            "Dataset.from_generator(...).prefetch(8)); or map a function over an index."
         )
+    if inside_s < _MOSTLY * facts.window_s:
+        return (
+            f"The {step.copies:.0f} generators take turns. Let them work side by side: put prefetch(8) behind "
+            "from_generator inside the interleave, or use interleave(..., deterministic=False)."
+        )
+    return "Make the generators faster, use more of them at a time (cycle_length), or map a function over an index."
+
+
+def _in_source_thread(step: StepStats, facts: _Facts) -> tuple[Cause, str, str]:
+    if step.kind == "from_generator":
+        action = _several_generators(step, step.workers_s, facts)
+        return "generator", "its thread was in the generator most of it", action
+    files = f"of {max(1, round(step.copies))} files at a time"
+    are_parsed = step.kind in _PARSED and not any(each.name.startswith(_PARSED_IN_WORKERS) for each in facts.steps)
+    if are_parsed:
+        return "parsing", f"one thread per file parses what it reads, {files}", _PARSED[step.kind]
     return (
         "decompression",
-        f"one thread per file decompresses, of {max(1, round(step.copies))} files at a time",
+        f"one thread per file decompresses, {files}",
         "Read more files at a time (cycle_length, num_parallel_reads), or store files without compression.",
     )
 
@@ -349,7 +380,9 @@ def _reading(step: StepStats, facts: _Facts) -> tuple[Cause, str, str]:
         )
     if reads.short_s >= _MOSTLY * facts.window_s and reads.in_flight < _CROWDED * reads.limit:
         return _memory(step, facts)
-    flight = f"{reads.in_flight:.1f} reads were under way on average, of {reads.limit} allowed"
+    waiting = reads.in_flight - reads.limit
+    queue = f", and {waiting:.1f} more waited for their turn" if waiting >= _COUNTS else ""
+    flight = f"{min(reads.in_flight, reads.limit):.1f} reads were under way on average, of {reads.limit} allowed{queue}"
     if reads.in_flight >= _CROWDED * reads.limit:
         if reads.receivers_s >= _FULL * reads.receivers * facts.window_s and reads.receivers < facts.cpu.cores:
             share = _percent(reads.receivers_s / reads.receivers / facts.window_s)

@@ -297,5 +297,6 @@ class SkippedStats:
         steps = [f"{self.steps[name]:,} in {name}" for name in most[:_MOST_STEPS]]
         if len(most) > _MOST_STEPS:
             steps.append(f"others in {len(most) - _MOST_STEPS} more steps")
-        where = f" ({', '.join(steps)})" if steps else ""
-        return f"Elements skipped: {self.elements:,}{where}{shards}."
+        # A shard that ends early is one of the failures of its step, as an element that fails is.
+        where = "" if not steps else f"; failures: {', '.join(steps)}" if shards else f" ({', '.join(steps)})"
+        return f"Elements skipped: {self.elements:,}{shards}{where}."

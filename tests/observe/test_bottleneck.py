@@ -138,6 +138,36 @@ CASES: dict[str, tuple[str, str, str, tuple[StepStats, ...], dict[str, Any]]] = 
         (WAITING, step("from_generator", workers_s=9.0, runs="thread", ahead=True)),
         {},
     ),
+    "generators that take turns": (
+        *("generator", "from_generator", "deterministic=False"),
+        (step("interleave", input_s=9.0), step("from_generator", workers_s=2.2, runs="thread", ahead=True, copies=4.0)),
+        {},
+    ),
+    "async generators that take turns": (
+        *("generator", "from_generator", "prefetch(8)"),
+        (
+            step("interleave", input_s=9.0),
+            step("from_generator", working_s=2.2, runs="coroutine", ahead=True, copies=4.0),
+        ),
+        {},
+    ),
+    "generators that are side by side": (
+        *("generator", "from_generator", "cycle_length"),
+        (step("interleave", input_s=9.0), step("from_generator", workers_s=9.0, runs="thread", ahead=True, copies=4.0)),
+        {},
+    ),
+    "JSON lines": (
+        *("parsing", "JsonLinesDataset", "num_parallel_calls"),
+        (WAITING, step("JsonLinesDataset", workers_s=9.0)),
+        {},
+    ),
+    "compressed JSON lines that workers parse": (
+        *("decompression", "JsonLinesDataset", "without compression"),
+        (WAITING, step("map(parse_json)", input_s=9.0), step("JsonLinesDataset", workers_s=9.0)),
+        {},
+    ),
+    "CSV": ("parsing", "CsvDataset", "num_parallel_reads", (WAITING, step("CsvDataset", workers_s=9.0)), {}),
+    "Parquet": ("parsing", "ParquetDataset", "fewer columns", (WAITING, step("ParquetDataset", workers_s=9.0)), {}),
     "decompression": ("decompression", "read", "cycle_length", (WAITING, step("read", workers_s=9.0)), {}),
     "a snapshot that is written": (
         *("storing", "snapshot", "without compression"),
@@ -235,6 +265,19 @@ def test_the_cause_the_step_and_the_action_follow_from_the_numbers(case: str) ->
     assert action in found.action
     assert bool(found.action) == bool(action)
     assert found.sentence.endswith(".")
+
+
+def test_reads_that_wait_are_not_counted_as_under_way() -> None:
+    """No more are under way than are allowed."""
+    found = verdict(WAITING, STORED, reads=dataclasses.replace(READS, in_flight=2.0, limit=1))
+    assert "1.0 reads were under way on average, of 1 allowed, and 1.0 more waited for their turn" in found.sentence
+    assert "waited for their turn" not in verdict(WAITING, STORED).sentence
+
+
+def test_shards_that_ended_early_are_no_elements() -> None:
+    """Their failures are not told as those of elements."""
+    text = str(SkippedStats(shards=3, steps={"ParquetDataset": 3}))
+    assert text == "Elements skipped: 0; shards that ended early: 3; failures: 3 in ParquetDataset."
 
 
 def test_one_worker_process_is_one() -> None:
@@ -344,7 +387,10 @@ def test_a_step_that_passes_nothing_on_is_named() -> None:
 def test_what_was_skipped_is_printed() -> None:
     """How much, and where most of it; of many steps the first three."""
     skipped = SkippedStats(elements=1000, shards=2, steps={"a": 10, "b": 700, "c": 200, "d": 50, "e": 40})
-    line = "Elements skipped: 1,000 (700 in b, 200 in c, 50 in d, others in 2 more steps); shards that ended early: 2."
+    line = (
+        "Elements skipped: 1,000; shards that ended early: 2; failures: 700 in b, 200 in c, 50 in d, others in 2 more "
+        "steps."
+    )
     stats = pipeline(WAITING, SOURCE, skipped=skipped)
     assert line in str(stats).splitlines()
     assert line in stats._repr_html_()
