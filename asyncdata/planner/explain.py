@@ -32,6 +32,9 @@ _FILES: Final = (sources.TFRecordFile, files.FramedFile, files.WholeFile, files.
 EVERYTHING: Final = "everything before it, from the beginning of the epoch"
 NOTHING: Final = "nothing"
 _OUTPUTS: Final = "about 1,024 elements"
+_INNER_OUTPUTS: Final = f"{_OUTPUTS}, of small datasets that read no files about 32"
+_WITHOUT_COUNT: Final = ("process", "thread")
+"""Executors whose calls `AUTOTUNE` counts if nobody else does."""
 
 _REPEATS: Final[tuple[tuple[tuple[type[Node], ...], str], ...]] = (
     (
@@ -47,8 +50,7 @@ _REPEATS: Final[tuple[tuple[tuple[type[Node], ...], str], ...]] = (
         _OUTPUTS,
     ),
     ((files.ParquetRows,), "the row group"),
-    ((files.TarSamples,), "the file, from its beginning"),
-    (_FILES, "up to 1,024 records or 1 MiB"),
+    (_FILES, "up to 1,024 elements or 256 KiB"),
 )
 
 
@@ -84,6 +86,7 @@ class Explanation:
         order: What is said about the order of elements, and about states.
         consumer_bytes: Memory that is reserved for the elements that the consumer holds.
         limit_bytes: The memory limit.
+        isolate: Whether all of it runs in a loader process, where "threads" and "loops" are those of that process.
     """
 
     written: str
@@ -91,6 +94,7 @@ class Explanation:
     order: str
     consumer_bytes: int
     limit_bytes: int
+    isolate: bool = False
 
     @property
     def reserved_bytes(self) -> int:
@@ -121,7 +125,9 @@ class Explanation:
 
     def _totals(self) -> list[str]:
         reserved, limit, consumer = map(_mib, (self.reserved_bytes, self.limit_bytes, self.consumer_bytes))
-        return [f"Memory: {reserved} of {limit} are reserved, {consumer} of these for the consumer.", self.order]
+        memory = f"Memory: {reserved} of {limit} are reserved, {consumer} of these for the consumer."
+        isolated = ["Isolated: all steps run in a loader process, because of isolate=True."] if self.isolate else []
+        return [memory, self.order, *isolated]
 
 
 def explain(plan: Node, options: Options, *, limit_bytes: int) -> Explanation:
@@ -142,7 +148,7 @@ def explain(plan: Node, options: Options, *, limit_bytes: int) -> Explanation:
     own = merged(Options(memory_limit_bytes=limit_bytes), options)
     shares = divide(own, current_shards=current_shards(run), worker_stages=worker_stages(run), parts=parts)
     steps = []
-    for node, inputs in numbered(run, ()):
+    for node, inputs in numbered(run, (transformations.WithOptions,)):
         runs, because = _place(node, written, options)
         reserved = 0
         if isinstance(node, MapBatch | grouping.PaddedBatch | grouping.RaggedBatch | transformations.Batch) or (
@@ -167,6 +173,7 @@ def explain(plan: Node, options: Options, *, limit_bytes: int) -> Explanation:
         order=_order(run, options),
         consumer_bytes=shares.consumer_bytes,
         limit_bytes=limit_bytes,
+        isolate=options.isolate,
     )
 
 
@@ -181,6 +188,8 @@ def repeats(node: Node) -> str:
         return EVERYTHING if node.set_state is None else f"at most {node.state_every:,} elements"
     if getattr(node, "compression", None):
         return "the file, from its beginning"
+    if isinstance(node, Interleave) and not hasattr(node.function, "opens"):
+        return _INNER_OUTPUTS
     return next((text for kinds, text in _REPEATS if isinstance(node, kinds)), NOTHING)
 
 
@@ -202,11 +211,22 @@ def _place(node: Node, written: dict[int, Map], options: Options) -> tuple[str, 
         return _ON_LOOP, "AUTOTUNE finds how many elements"
     if isinstance(node, sources.Generator):
         return ("as a coroutine on the stage loop" if is_async_generator(node.function) else "in a thread"), ""
-    if getattr(node, "compression", None):
-        return "on the I/O loop and in a thread per file, which decompresses", ""
-    if isinstance(node, (*_FILES, files.ParquetRows, sources.ListFiles, sources.ManifestFile)):
+    if isinstance(node, (*_FILES, files.ParquetRows)):
+        work = _work_of_thread(node)
+        return f"on the I/O loop and {f'in a thread per file, which {work}' if work else 'the stage loop'}", ""
+    if isinstance(node, (sources.ListFiles, sources.ManifestFile)):
         return "on the I/O loop and the stage loop", ""
+    if isinstance(node, Interleave) and isinstance(opens := getattr(node.function, "opens", None), Node):
+        return _ON_LOOP, f"its files: {_place(opens, written, options)[0]}"
     return _ON_LOOP, ""
+
+
+def _work_of_thread(node: Node) -> str:
+    """What a thread does for each file; empty if there is none."""
+    if isinstance(node, files.ParquetRows):
+        return "decodes"
+    parses = isinstance(node, files.FramedFile) and getattr(node.framer, "in_thread", False) is True
+    return " and ".join(["decompresses"] * bool(getattr(node, "compression", None)) + ["parses"] * parses)
 
 
 def _why(node: Map, executor: str | None, options: Options) -> str:
@@ -217,7 +237,8 @@ def _why(node: Map, executor: str | None, options: Options) -> str:
     if executor == "thread" and options.num_workers == 0:
         return "num_workers=0: threads take the place of worker processes"
     if node.executor is not None:
-        return f"executor={node.executor!r} is given"
+        counted = found or (node.parallelism is None and node.executor in _WITHOUT_COUNT)
+        return f"executor={node.executor!r} is given" + "; AUTOTUNE finds how many calls at a time" * counted
     if executor == "either":
         light = "on the loop, where a record costs least, and moves if the loop is the bottleneck"
         heavy = "in workers, because a record has many values, and moves if the loop has room for them"

@@ -45,7 +45,8 @@ TWO = ad.Options(num_workers=2)
     [
         (NUMBERS.map(double), "on the stage loop", "num_parallel_calls is not given"),
         (NUMBERS.map(double, 4), "in worker processes", "num_parallel_calls is given"),
-        (NUMBERS.map(double, executor="thread"), "in threads", "executor='thread' is given"),
+        (NUMBERS.map(double, executor="thread"), "in threads", "executor='thread' is given; AUTOTUNE finds how many"),
+        (NUMBERS.map(double, 4, executor="thread"), "in threads", "executor='thread' is given"),
         (NUMBERS.map(double, 4).with_options(ad.Options(num_workers=0)), "in threads", "num_workers=0"),
         (NUMBERS.map(double_later, 4), "as coroutines", "its function is async"),
         (NUMBERS.map(double_later, ad.AUTOTUNE), "as coroutines", "AUTOTUNE begins with 16 calls at a time"),
@@ -64,13 +65,18 @@ TWO = ad.Options(num_workers=2)
         ),
         (ad.Dataset.from_generator(some), "in a thread", ""),
         (ad.Dataset.from_generator(some_later), "as a coroutine", ""),
-        (ad.TFRecordDataset("a", "GZIP"), "in a thread per file", ""),
+        (ad.TFRecordDataset("a", "GZIP"), "in a thread per file, which decompresses", ""),
+        (ad.TFRecordDataset("a"), "on the I/O loop and the stage loop", ""),
+        (ad.CsvDataset("a", [int]), "on the I/O loop and in a thread per file, which parses", ""),
+        (ad.JsonLinesDataset("a"), "on the I/O loop and in a thread per file, which parses", ""),
+        (ad.JsonLinesDataset("a", "GZIP"), "in a thread per file, which decompresses and parses", ""),
+        (ad.ParquetDataset("a"), "on the I/O loop and in a thread per file, which decodes", ""),
+        (ad.CsvDataset(["a", "b"], [int]), "on the stage loop", "its files: on the I/O loop and in a thread per file"),
     ],
 )
 def test_it_says_where_a_step_runs_and_why(ds: ad.Dataset, runs: str, because: str) -> None:
     """Every executor, for every reason."""
-    steps = ds.explain().steps
-    found = next(step for step in reversed(steps) if step.name != "with_options")
+    found = ds.explain().steps[-1]
     assert runs in found.runs
     assert because in found.because
 
@@ -92,7 +98,7 @@ def test_steps_and_their_memory_are_those_of_the_running_pipeline(ds: ad.Dataset
         next(elements)
         stats = elements.stats()
     ran = [step.name for step in reversed(stats.steps)]
-    assert [step.name for step in plan.steps if step.name != "with_options"] == ran
+    assert [step.name for step in plan.steps] == ran
     reserved = {stage.name: stage.reserved_bytes for stage in stats.stages}
     assert plan.consumer_bytes == reserved["consumer"]
     for step in plan.steps:
@@ -127,6 +133,21 @@ def test_what_starts_from_the_beginning_is_said_to() -> None:
             assert text == explain.EVERYTHING, node
         elif rule is passed_on:
             assert text == explain.NOTHING, node
+
+
+def test_what_a_resume_repeats_is_what_the_documentation_says() -> None:
+    """Of plain files it is little; of small datasets in memory still less."""
+    for ds in (ad.TarDataset("a.tar"), ad.TFRecordDataset("a"), ad.CsvDataset("a", [int])):
+        assert explain.repeats(ds._node) == "up to 1,024 elements or 256 KiB"
+    assert explain.repeats(ad.TarDataset("a.tar", "GZIP")._node) == "the file, from its beginning"
+    assert "about 32" in explain.repeats(NUMBERS.flat_map(lambda _x: NUMBERS.take(2))._node)
+    assert "about 32" not in explain.repeats(ad.TFRecordDataset(["a", "b"])._node)
+
+
+def test_isolation_is_mentioned() -> None:
+    """Where there is any."""
+    assert "isolate=True" in str(NUMBERS.with_options(ad.Options(isolate=True)).explain())
+    assert "isolate" not in str(NUMBERS.explain())
 
 
 def test_generators_repeat_what_they_do_not_tell() -> None:
