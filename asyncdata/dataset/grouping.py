@@ -157,6 +157,7 @@ def bucket_by_sequence_length(
         function=reduce,
         window_size=_BucketSize(sizes),
         make=make,
+        buckets=True,
     )
 
 

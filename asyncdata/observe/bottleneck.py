@@ -66,6 +66,8 @@ _LISTING: Final = {
     "from_manifest": "Keep the manifest on this machine.",
 }
 """What helps steps that wait for a list of files, by kind."""
+_MADE_OF_EACH: Final = ("interleave", "flat_map")
+"""Kinds of steps that call a function for a dataset of each element, on the stage loop."""
 _PARSED: Final = {
     "JsonLinesDataset": "Let worker processes parse: JsonLinesDataset(..., num_parallel_calls=ad.AUTOTUNE).",
     "CsvDataset": "Read more files at a time: num_parallel_reads, or cycle_length of interleave.",
@@ -254,6 +256,12 @@ def _working(step: StepStats, facts: _Facts) -> tuple[Cause, str, str]:
     if step.kind == "filter":
         action = (
             "Compute what it looks at in front of it: map(..., num_parallel_calls=ad.AUTOTUNE), in worker processes."
+        )
+        return "loop", busy, action
+    if step.kind in _MADE_OF_EACH:
+        action = (
+            "Make the dataset of each element cheaper: compute in a map(..., num_parallel_calls=ad.AUTOTUNE) in front "
+            "of it, in worker processes, or use unbatch() if elements are arrays of rows."
         )
         return "loop", busy, action
     return "loop", busy, "Give it less to do: filter early, batch later, or put cache() or snapshot() behind it."

@@ -111,6 +111,7 @@ class GroupByWindow(Node):
         function: ``function(key, dataset of the window)`` returns the node of the inner dataset.
         window_size: ``window_size(key)`` returns how many elements a window has.
         make: See `MakeDataset`.
+        buckets: Whether it was written as `bucket_by_sequence_length`.
     """
 
     input: Node
@@ -118,6 +119,11 @@ class GroupByWindow(Node):
     function: Callable[..., Node]
     window_size: Callable[[Any], Any]
     make: MakeDataset
+    buckets: bool = False
+
+    @property
+    def written(self) -> str:
+        return "bucket_by_sequence_length" if self.buckets else self.label
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -29,7 +29,9 @@ def label_of(node: Node, fields: tuple[str, ...] = _TELLING) -> str:
         value = getattr(node, field, None)
         if value is not None:
             is_found = field == "buffer_size" and value == AUTOTUNE
-            return redact(f"{node.written}({'AUTOTUNE' if is_found else _shown(value)})")
+            text = "AUTOTUNE" if is_found else _shown(value)
+            # A function of the library's own may have the name of the step.
+            return redact(node.written if text == node.written != node.label else f"{node.written}({text})")
     return node.written
 
 
@@ -47,7 +49,7 @@ def steps_of(node: Node) -> str:
 
     Branches are in brackets; a long plan loses its middle. Does no I/O.
     """
-    texts = [_cut(_with_branches(step)) for step in _chain(node)]
+    texts = _texts(_chain(node), _with_branches)
     if len(texts) > _MOST_STEPS:
         half = _MOST_STEPS // 2
         texts = [*texts[:half], f"… {len(texts) - 2 * half} steps …", *texts[-half:]]
@@ -62,13 +64,28 @@ def _chain(node: Node) -> list[Node]:
     return steps[::-1]
 
 
+def _texts(steps: list[Node], text_of: Callable[[Node], str]) -> list[str]:
+    """Each step as text; a reader of a list of files, which are two steps, as it was written."""
+    texts: list[str] = []
+    for before, step in zip([None, *steps], steps, strict=False):
+        reader = getattr(getattr(step, "function", None), "opens", None)
+        names = getattr(before, "items", None)
+        if isinstance(reader, Node) and names is not None:
+            texts[-1] = _cut(redact(f"{reader.written}({_shown(names)})"))
+        else:
+            texts.append(_cut(text_of(step)))
+    return texts
+
+
+def _shown_step(node: Node) -> str:
+    return label_of(node, _SHOWN)
+
+
 def _with_branches(node: Node) -> str:
     if len(node.inputs) < 2:
-        return label_of(node, _SHOWN)
+        return _shown_step(node)
     # One level of branches is written out; a branch that has branches names its last step only.
-    branches = [
-        _cut(" → ".join(label_of(step, _SHOWN) for step in _chain(child))) for child in node.inputs[:_MOST_BRANCHES]
-    ]
+    branches = [_cut(" → ".join(_texts(_chain(child), _shown_step))) for child in node.inputs[:_MOST_BRANCHES]]
     more = [f"… {len(node.inputs)} in all"] if len(node.inputs) > _MOST_BRANCHES else []
     return f"{node.label}[{', '.join([*branches, *more])}]"
 

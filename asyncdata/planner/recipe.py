@@ -25,8 +25,8 @@ PYTHON: Final = sys.implementation.cache_tag
 
 _TRANSPARENT: Final = (Prefetch, WithOptions, Cache)
 CHANGE_NOTHING: Final = (
-    *("parallelism", "deterministic", "executor", "zero_copy", "log_warning", "drawn", "drawn_by", "narrow"),
-    *("apart", "flat"),
+    *("parallelism", "deterministic", "executor", "zero_copy", "log_warning"),
+    *("drawn", "drawn_by", "narrow", "apart", "flat", "buckets"),
     *("cell", "make", "node_of", "recipe", "codec", "path", "filename", "get_state", "set_state", "state_every"),
 )
 _MOST_SHOWN: Final = 16

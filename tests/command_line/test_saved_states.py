@@ -67,3 +67,17 @@ def test_what_is_no_state(run: Callable[..., Any], tmp_path: Path, states: list[
     assert wrong.code == 2
     assert "show takes 1 URL, not 2" in wrong.err
     assert "diff takes 2 URLs, not 1" in run("state", "diff", states[0]).err
+
+
+def test_how_files_are_opened_is_left_out(run: Callable[..., Any], tmp_path: Path) -> None:
+    """The name of the reader tells it."""
+    names = [tmp_path / name for name in ("a", "b")]
+    for name in names:
+        name.write_text("text")
+    with ad.FileDataset([str(name) for name in names]).iterator() as it:
+        next(it)
+        ad.state.save(str(tmp_path / "state"), it.state_dict())
+    shown = run("state", "show", str(tmp_path / "state")).out
+    assert "interleave(function=FileDataset, cycle_length=16" in shown
+    assert "'opens'" not in shown
+    assert "again, because its datasets are of unknown lengths" not in shown

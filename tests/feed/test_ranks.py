@@ -87,7 +87,7 @@ def test_the_parts_of_all_ranks_are_the_whole(seed: int, shards: str) -> None:
             "list_files → shard → interleave → shuffle → map → batch",
         ),
         (lambda files: files.take(4).interleave(ad.TFRecordDataset), "list_files → take → shard → interleave"),
-        (lambda _: ad.TFRecordDataset(["a", "b"]).batch(2), "from_tensors → interleave → shard → batch"),
+        (lambda _: ad.TFRecordDataset(["a", "b"]).batch(2), "TFRecordDataset → shard → batch"),
         (lambda _: ad.TFRecordDataset("a").batch(2), "TFRecordDataset → shard → batch"),
         (lambda _: ad.Dataset.range(9).cache().batch(2), "range → cache → shard → batch"),
         (lambda _: ad.Dataset.range(2).repeat(), "range → repeat → shard"),

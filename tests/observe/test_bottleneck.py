@@ -127,6 +127,11 @@ CASES: dict[str, tuple[str, str, str, tuple[StepStats, ...], dict[str, Any]]] = 
         (WAITING, step("map", working_s=9.0), SOURCE),
         {"cpu": CpuStats(loop_s=2.0, loop_delayed_s=7.0)},
     ),
+    "a dataset of each element": (
+        *("loop", "flat_map", "in front of it"),
+        (WAITING, step("flat_map", working_s=9.0), SOURCE),
+        {},
+    ),
     "another step of the loop": ("loop", "unique", "filter early", (WAITING, step("unique", working_s=9.0)), {}),
     "an async generator": (
         *("generator", "from_generator", "several"),

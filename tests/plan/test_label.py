@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncdata as ad
 from asyncdata.plan.label import steps_of
+from asyncdata.planner.fingerprint import fingerprint
 
 
 def test_a_repr_shows_the_steps_from_the_source_on() -> None:
@@ -46,3 +47,17 @@ def test_a_repr_shows_no_secret() -> None:
     ds = ad.TextLineDataset("https://me:hush@host/x.txt?X-Goog-Signature=secret")
     assert "hush" not in repr(ds)
     assert "secret" not in steps_of(ds._node)
+
+
+def test_what_was_written_is_shown() -> None:
+    """Not what it is made of; the plan that states are compared by is the same as before."""
+    buckets = ad.Dataset.range(9).bucket_by_sequence_length(abs, [3], [2, 2])
+    assert repr(buckets) == "<Dataset range(9) → bucket_by_sequence_length>"
+    assert buckets._node.label == "group_by_window"
+    assert not any("buckets" in line for line in fingerprint(buckets._node))
+    assert repr(ad.TFRecordDataset(["a", "b"]).batch(2)) == "<Dataset TFRecordDataset(a, b) → batch(2)>"
+    many = ad.TFRecordDataset([f"{number}" for number in range(24)])
+    assert repr(many) == "<Dataset TFRecordDataset(0, 1, 2, … 24 in all)>"
+    assert repr(ad.Dataset.zip((many, many))).count("TFRecordDataset(0, 1, 2") == 2
+    apart = ad.Dataset.from_tensors("a").interleave(ad.TFRecordDataset)
+    assert repr(apart) == "<Dataset from_tensors → interleave(TFRecordDataset)>"

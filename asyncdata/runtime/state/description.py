@@ -7,6 +7,7 @@ without its steps, because the plan does not contain them.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, zip_longest
@@ -53,6 +54,9 @@ _REPEATS: Final = {
 
 _OF_ONE_EACH: Final = "interleave(function=FileDataset("
 """Datasets of one element each: there it is known which are left."""
+
+_READER: Final = re.compile(r"\(function=(\w+)\(\{'opens': .*\}\), (?=cycle_length=)")
+"""How a state writes the reader that `interleave` opens files with: with the settings of its files."""
 
 _MOST_DIFFERENCES: Final = 20
 
@@ -179,7 +183,7 @@ def _description(state: Mapping[str, Any]) -> StateDescription:
         epochs=(state["epoch"], *repetitions),
         position=state["position"],
         seeds=(state["seed"], *state["drawn"]),
-        steps=steps,
+        steps=tuple(_READER.sub(r"(function=\1, ", line) for line in steps),
         reader=", ".join(shards),
         files=tuple(decoded.open_file(mark, skip) for kind, mark, skip in marks if kind == _KINDS["record"]),
         inputs=tuple(_delivered(decoded.tracks)),
