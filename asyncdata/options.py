@@ -266,7 +266,7 @@ class Options(OptionRecord):
             ``interleave`` keeps the order within each shard.
         num_workers: Number of worker processes, which start when a function is to run in them. ``AUTOTUNE``: as many as
             there are tasks for, at most the number of usable CPUs; those that bring nothing end. 0 runs user functions
-            in threads; the most are 1024.
+            in threads. At most 1024.
         num_threads: Threads for ``executor="thread"`` functions. ``AUTOTUNE``: twice the number of usable CPUs.
         chunk_bytes: Size of one ranged read. Larger reads cost less CPU per byte and hold more memory. ``AUTOTUNE``: 8
             MiB from local files, 4 MiB from other stores, where many reads are in flight at a time.

@@ -171,7 +171,9 @@ def _convert(leaf: Any, spec: Any) -> Any:
     if not isinstance(spec, ArraySpec) or spec.dtype is None:
         return leaf
     found = np.asarray(leaf)
-    if found.size and found.dtype != spec.dtype and not _becomes(found, spec.dtype):
+    if found.dtype == spec.dtype:
+        return _shaped(found, spec.shape)
+    if found.size and not _becomes(found, spec.dtype):
         raise TypeError(f"the generator yielded {arguments.shown(leaf)}, but its signature declares {spec.dtype.name}")
     with np.errstate(over="ignore"):  # beyond float32: inf
         array = np.asarray(leaf, spec.dtype)

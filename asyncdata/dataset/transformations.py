@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -80,7 +81,7 @@ def interleaved(
     block_length: int | None,
     num_parallel_calls: int | None,
     deterministic: bool | None,
-) -> Node:
+) -> Interleave:
     """`Dataset.interleave`."""
     cycle = arguments.integer_or_none("cycle_length", cycle_length, least=1, most=MOST_CYCLE, autotune=True)
     block = arguments.integer_or_none("block_length", block_length, least=1)
@@ -96,15 +97,7 @@ def interleaved(
 
 def flattened(node: Node, map_func: Callable[..., Any]) -> Node:
     """`Dataset.flat_map`."""
-    return Interleave(
-        input=node,
-        function=NodeOf(arguments.plain_function("map_func", map_func)),
-        cycle_length=1,
-        block_length=1,
-        parallelism=None,
-        deterministic=True,
-        flat=True,
-    )
+    return dataclasses.replace(interleaved(node, map_func, 1, 1, None, True), flat=True)
 
 
 def over_files(

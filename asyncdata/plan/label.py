@@ -68,9 +68,9 @@ def _texts(steps: list[Node], text_of: Callable[[Node], str]) -> list[str]:
     """Each step as text; a reader of a list of files, which are two steps, as it was written."""
     texts: list[str] = []
     for before, step in zip([None, *steps], steps, strict=False):
-        reader = getattr(getattr(step, "function", None), "opens", None)
+        reader = getattr(step, "reader", None)
         names = getattr(before, "items", None)
-        if isinstance(reader, Node) and names is not None:
+        if reader is not None and names is not None:
             texts[-1] = _cut(redact(f"{reader.written}({_shown(names)})"))
         else:
             texts.append(_cut(text_of(step)))

@@ -71,6 +71,11 @@ class Interleave(Node):
     def written(self) -> str:
         return "flat_map" if self.flat else self.label
 
+    @property
+    def reader(self) -> Node | None:
+        """How each file is read, where the elements of the input are names of files; see `dataset.files`."""
+        return getattr(self.function, "opens", None)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Shuffle(Node):

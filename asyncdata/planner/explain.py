@@ -188,7 +188,7 @@ def repeats(node: Node) -> str:
         return EVERYTHING if node.set_state is None else f"at most {node.state_every:,} elements"
     if getattr(node, "compression", None):
         return "the file, from its beginning"
-    if isinstance(node, Interleave) and not hasattr(node.function, "opens"):
+    if isinstance(node, Interleave) and node.reader is None:
         return _INNER_OUTPUTS
     return next((text for kinds, text in _REPEATS if isinstance(node, kinds)), NOTHING)
 
@@ -216,8 +216,8 @@ def _place(node: Node, written: dict[int, Map], options: Options) -> tuple[str, 
         return f"on the I/O loop and {f'in a thread per file, which {work}' if work else 'the stage loop'}", ""
     if isinstance(node, (sources.ListFiles, sources.ManifestFile)):
         return "on the I/O loop and the stage loop", ""
-    if isinstance(node, Interleave) and isinstance(opens := getattr(node.function, "opens", None), Node):
-        return _ON_LOOP, f"its files: {_place(opens, written, options)[0]}"
+    if isinstance(node, Interleave) and node.reader is not None:
+        return _ON_LOOP, f"its files: {_place(node.reader, written, options)[0]}"
     return _ON_LOOP, ""
 
 

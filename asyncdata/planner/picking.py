@@ -169,8 +169,7 @@ def may_lose(node: Node, *, errors: bool) -> bool:
 def _opened(node: Node) -> Node | None:
     if isinstance(node, PickedRows):
         node = node.source
-    file: Node | None = getattr(node.function, "opens", None) if isinstance(node, Interleave) else node
-    return file
+    return node.reader if isinstance(node, Interleave) else node
 
 
 def _makes_alike(node: Node, *, repeated: bool) -> bool:

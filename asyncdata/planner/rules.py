@@ -16,7 +16,7 @@ from asyncdata.plan.grouping import Cache, Snapshot
 from asyncdata.plan.node import Node, rebuilt, walk
 from asyncdata.plan.sequence import Shard
 from asyncdata.plan.sources import TFRecordFile
-from asyncdata.plan.transformations import Interleave, Map, MapBatch, Prefetch, Repeat, Shuffle, WithOptions
+from asyncdata.plan.transformations import Interleave, Map, Prefetch, Repeat, Shuffle, WithOptions
 from asyncdata.planner.fuse import fuse_map_batch, fuse_maps, gather_maps, reads_rows
 from asyncdata.planner.recipe import keep_recipe
 from asyncdata.planner.shards import NOTHING_BEHIND, Behind, refuse_overlap
@@ -58,7 +58,7 @@ def place_map(node: Node, options: Options) -> Node:
 
 RULES: Final[tuple[Rule, ...]] = (keep_recipe, place_map, gather_maps, fuse_map_batch, fuse_maps)
 
-_REWRITTEN: Final = (Cache, Map, MapBatch, Snapshot)
+_REWRITTEN: Final = (Cache, Map, Snapshot)
 """Plans without any of these are left as they are by all rules."""
 
 

@@ -56,7 +56,7 @@ def test_one_file_for_report_and_trace(run: Callable[..., Any], own: str, tmp_pa
 
 
 def test_an_error_of_the_user(run: Callable[..., Any], own: str, tmp_path: Path) -> None:
-    """It is told as by ``bench``, and the report of what happened before is named, if it was written."""
+    """The message is that of ``bench``, and the command says where the report of what happened before is."""
     ran = run("profile", "--quiet", f"{own}:fails")
     assert (ran.code, ran.out) == (1, f"The report is in {tmp_path / 'profile.html'}\n")
     assert "ZeroDivisionError" in ran.err

@@ -223,7 +223,7 @@ def test_a_stuck_thread_is_reported_and_the_runtime_goes_on() -> None:
 
 
 def test_what_never_ends_keeps_no_other_pipeline_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pipeline whose function does not return keeps its place; the next one is told so, or leaves while it waits."""
+    """A function that does not return keeps its pipeline's place; the next pipeline gets an error, or can be closed."""
     monkeypatch.setattr(runtime_module, "KILL_S", 0.3)
     release, entered = threading.Event(), threading.Event()
 

@@ -257,12 +257,10 @@ def test_a_plan_without_work_for_the_planner_stays_itself() -> None:
 
 def test_what_is_not_rewritten_has_nothing_to_rewrite(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plans that are taken for finished at one look are those that no rule changes."""
-    monkeypatch.setattr("asyncdata.planner.rules._REWRITTEN", {type(each) for each in (RECORDS, NUMBERS)})
+    monkeypatch.setattr("asyncdata.planner.rules._REWRITTEN", (Range,))  # all of these
     for steps in itertools.product(STEPS.values(), repeat=2):
         plan = steps[1](steps[0](ad.Dataset.range(9)))._node
-        looked_at = {type(each) for each in walk(plan)}
-        changed = kinds(rewrite(plan, Options())) != kinds(plan) or rewrite(plan, Options()) is not plan
-        assert not changed or looked_at & {Map, MapBatch}
+        assert rewrite(plan, Options()) is plan or any(isinstance(each, Map) for each in walk(plan))
 
 
 def test_depth_survives_the_planner() -> None:

@@ -49,6 +49,7 @@ from asyncdata.workers.failure import as_raisable
 
 _LOGGER: Final = logging.getLogger(__name__)
 _QUICK_S: Final = 500e-6
+"""A block that took no longer was made about as quickly as it is handed over."""
 _MOST_CHOICES: Final = 4096
 """Notes of what steps chose that wait for the next element; where a filter drops everything they do not."""
 
@@ -345,9 +346,9 @@ def _more(block: Block, seconds: float) -> int:
         block: Some of them.
         seconds: In which they were made.
     """
-    nbytes = short_bytes(block)
-    is_cheap = nbytes <= SHORT_BYTES and seconds < _QUICK_S
-    return min(SHORT_ROWS, SHORT_BYTES * len(block) // max(nbytes, 1)) if is_cheap else 0
+    if seconds >= _QUICK_S or (nbytes := short_bytes(block)) > SHORT_BYTES:
+        return 0
+    return min(SHORT_ROWS, SHORT_BYTES * len(block) // max(nbytes, 1))
 
 
 async def _raisable_only(coroutine: Coroutine[Any, Any, None]) -> None:

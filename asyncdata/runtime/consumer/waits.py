@@ -38,13 +38,12 @@ class Waits:
     @contextmanager
     def waiting(self) -> Generator[None]:
         """Around a wait for the next element."""
-        began = clock()
+        began = self._watch.begin()
         self._began = self._began or began
         try:
-            with self._watch:
-                yield
+            yield
         finally:
-            took = clock() - began
+            took = self._watch.end() - began  # of the same readings: the first wait is never longer than all waits
             if self._first_s is None:
                 self._first_s = took
             else:

@@ -187,7 +187,7 @@ def framer_of(
 
 def reads_whole_files(node: Interleave) -> bool:
     """Whether each inner dataset is a file that is one element."""
-    return isinstance(getattr(node.function, "opens", None), files.WholeFile)
+    return isinstance(node.reader, files.WholeFile)
 
 
 def runs_of_files(node: Interleave, scope: Scope) -> Runs | None:
@@ -197,7 +197,8 @@ def runs_of_files(node: Interleave, scope: Scope) -> Runs | None:
         node: Reads whole files.
         scope: Of its inner datasets.
     """
-    file, services = node.function.opens, scope.services  # type: ignore[attr-defined]  # as `reads_whole_files` says
+    file, services = node.reader, scope.services
+    assert isinstance(file, files.WholeFile)
     if file.compression or services.options.on_change != "raise":
         return None
     context = scope.context(file.label, file.label, node=file)

@@ -106,8 +106,8 @@ def selected(node: Any, state: State) -> Resume:  # noqa: ARG001 -- a rule
 
 def in_turn(node: Any, state: State) -> Resume:
     """`interleave`; where each dataset is known to have one element, its input goes on behind those delivered."""
-    opens, mark = getattr(node.function, "opens", None), state.mark
-    if opens is None or opens.cardinality(lambda _: 0) != 1:
+    reader, mark = node.reader, state.mark
+    if reader is None or reader.cardinality(lambda _: 0) != 1:
         return own(node, state)
     if mark is None:
         row, begin = state.skip, state

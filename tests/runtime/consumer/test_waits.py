@@ -35,6 +35,15 @@ def test_quantiles_count_elements_that_came_at_once(now: list[float]) -> None:
     assert stats.p99_wait_s == pytest.approx(0.300, rel=0.2)
 
 
+def test_the_only_wait_is_the_first_wait() -> None:
+    """To the last bit, on a clock that goes on between any two readings."""
+    counted = Waits()
+    with counted.waiting():
+        pass
+    stats = counted.stats(1)
+    assert stats.wait_s == stats.first_wait_s > 0
+
+
 def test_the_present_wait_counts_and_the_end_stays(now: list[float]) -> None:
     """Somebody looks in the middle of it, and much later."""
     counted = Waits()

@@ -52,7 +52,7 @@ def plan_rows(
         limit: Rows at the most.
     """
     cycle = len(available)
-    if cycle == 1:
+    if cycle == 1:  # `flat_map`, which asks for every inner dataset, however small
         count = 0 if vacant[0] else min(available[0], limit)
         taken = 0 if vacant[0] else (turn.taken + count) % block_length
         return RotationPlan(np.zeros(count, np.int64), Turn(0, taken))
