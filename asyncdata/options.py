@@ -8,6 +8,7 @@ from dataclasses import Field, dataclass, field, fields, replace
 from typing import Any, ClassVar, Final, Literal, Self, TypeAlias, TypeVar
 
 from asyncdata import arguments
+from asyncdata.wording import kind_of
 
 AUTOTUNE: Final = -1
 """Let asyncdata choose; accepted wherever tf.data accepts ``tf.data.AUTOTUNE`` (the same value)."""
@@ -140,8 +141,8 @@ class TimeoutOptions(OptionRecord):
         20
 
     Attributes:
-        connect_s: TCP and TLS handshake.
-        first_byte_s: From sending the request to the first byte of the response.
+        connect_s: Name look-up, TCP, a proxy's tunnel and TLS together.
+        first_byte_s: From sending the request to the end of the response's head.
         idle_s: The longest silence inside a body.
         floor_s: No learned limit is shorter.
         least_bytes_per_s: A body that is slower than this over ``idle_s`` is abandoned; 0 for never.
@@ -267,7 +268,8 @@ class Options(OptionRecord):
         num_workers: Number of worker processes, which start when a function is to run in them. ``AUTOTUNE``: as many as
             there are tasks for, at most the number of usable CPUs; those that bring nothing end. 0 runs user functions
             in threads. At most 1024.
-        num_threads: Threads for ``executor="thread"`` functions. ``AUTOTUNE``: twice the number of usable CPUs.
+        num_threads: Threads for ``executor="thread"`` functions and plain generators. ``AUTOTUNE``: twice the number of
+            usable CPUs.
         chunk_bytes: Size of one ranged read. Larger reads cost less CPU per byte and hold more memory. ``AUTOTUNE``: 8
             MiB from local files, 4 MiB from other stores, where many reads are in flight at a time.
         max_requests_in_flight: The most ranged reads at a time, over all shards. ``AUTOTUNE`` finds the smallest number
@@ -384,15 +386,13 @@ def _is_same(path: str | os.PathLike[str], other: str | os.PathLike[str]) -> boo
 def _by_scheme(storage: Any) -> dict[str, dict[str, Any]]:
     """Returns a copy with the usual name of each scheme. Never shows a value, because it may contain a secret."""
     if not isinstance(storage, Mapping):
-        raise TypeError(f"storage must be a dict of options per URL scheme, not a {type(storage).__name__}")
+        raise TypeError(f"storage must be a dict of options per URL scheme, not {kind_of(storage)}")
     for scheme, options in storage.items():
         arguments.instance("every key of storage", scheme, str, "a URL scheme as a str")
         if "://" in scheme or scheme.endswith(":"):
             raise ValueError(f"every key of storage must be a URL scheme, such as 'gs', not {arguments.shown(scheme)}")
         if not isinstance(options, Mapping):
-            raise TypeError(
-                f"storage[{arguments.shown(scheme)}] must be a dict of options, not a {type(options).__name__}"
-            )
+            raise TypeError(f"storage[{arguments.shown(scheme)}] must be a dict of options, not {kind_of(options)}")
     # Usual names come last, so that their options win over those of an alias.
     found: dict[str, dict[str, Any]] = {}
     for scheme in sorted(storage, key=lambda scheme: scheme not in SCHEME_ALIASES):

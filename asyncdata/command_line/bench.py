@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from asyncdata.command_line.measured_datasets import add_measured_arguments, measured_dataset, running_user_code
-from asyncdata.command_line.result_printer import OK, ResultPrinter, counted, size
+from asyncdata.command_line.result_printer import OK, ResultPrinter, size
 from asyncdata.dataset.dataset import Dataset
 from asyncdata.observe.progress import Display
 from asyncdata.observe.snapshot import PipelineStats
 from asyncdata.options import Options
+from asyncdata.wording import grouped
 
 HELP: Final = "measure how fast files or a pipeline are read"
 
@@ -124,7 +125,7 @@ def _lines(measured: Measured) -> Iterator[str]:
     if measured.first_s is None:
         yield "no elements"
         return
-    end = counted(measured.epochs, "whole epoch")
+    end = grouped(measured.epochs, "whole epoch")
     yield f"elements   {measured.elements:,} in {measured.seconds:.2f} s ({end})"
     yield f"first      after {measured.first_s:.3f} s"
     yield f"rate       {figures['elements_per_s']:,.1f} elements/s, {size(figures['bytes_read_per_s'])}/s read"

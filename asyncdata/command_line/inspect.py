@@ -15,13 +15,14 @@ import numpy as np
 from asyncdata.command_line.file_kinds import FileKind
 from asyncdata.command_line.findings import Finding, FindingsList
 from asyncdata.command_line.located_files import LocatedFile, add_file_arguments, locate
-from asyncdata.command_line.result_printer import FAILED, FOUND, OK, ResultPrinter, counted, size
+from asyncdata.command_line.result_printer import FAILED, FOUND, OK, ResultPrinter, size
 from asyncdata.command_line.summaries import FieldSummaries, Sizes
 from asyncdata.errors import AsyncdataError, CorruptRecordError
 from asyncdata.formats.example.contents import features_of
 from asyncdata.formats.signatures import look_of
 from asyncdata.observe.progress import Display
 from asyncdata.options import Options
+from asyncdata.wording import grouped
 
 HELP: Final = "report the format of files, and the sizes and contents of their records"
 
@@ -111,7 +112,7 @@ class _Kind:
 
     def lines(self) -> Iterator[str]:
         """The same for people."""
-        more = "" if len(self.urls) == 1 else f" and {counted(len(self.urls) - 1, 'more file')}"
+        more = "" if len(self.urls) == 1 else f" and {grouped(len(self.urls) - 1, 'more file')}"
         yield f"{self.urls[0]}{more}"
         yield f"  format   {self.kind}{', tf.train.Example' if self.examples else ''}"
         yield f"  size     {size(self.file_sizes.total)}{_figures(self.file_sizes)}"
@@ -206,7 +207,7 @@ def run(arguments: argparse.Namespace, options: Options, results: ResultPrinter,
             results.say(line)
     display.close()
     if images is not None:
-        results.say(f"{counted(images.written, 'image')} in {arguments.save_images}")
+        results.say(f"{grouped(images.written, 'image')} in {arguments.save_images}")
     for text in unreadable:
         results.complain(text)
     results.document(
@@ -230,7 +231,7 @@ def _read(one: _Kind, limit: int, options: Options, images: _Images | None, disp
                     content = one.add(record)
                     if images is not None:
                         images.save(content)
-                    display.show(one.records, lambda: f"records of {counted(len(one.urls), 'file')}")
+                    display.show(one.records, lambda: f"records of {grouped(len(one.urls), 'file')}")
                 one.is_all = not limit or one.records < limit or next(iterator, None) is None
         except AsyncdataError as error:
             unreadable.append(str(error))

@@ -16,11 +16,12 @@ from typing import Any, Final
 from asyncdata.command_line.file_kinds import FileKind
 from asyncdata.command_line.findings import Finding, FindingsList
 from asyncdata.command_line.located_files import LocatedFile, LocatedFiles, add_file_arguments, locate
-from asyncdata.command_line.result_printer import FAILED, FOUND, OK, ResultPrinter, counted, size
+from asyncdata.command_line.result_printer import FAILED, FOUND, OK, ResultPrinter, size
 from asyncdata.dataset.dataset import Dataset
 from asyncdata.errors import AsyncdataError, MissingPackageError
 from asyncdata.observe.progress import Display
 from asyncdata.options import Options
+from asyncdata.wording import grouped
 
 HELP: Final = "check every length and checksum of files"
 
@@ -93,10 +94,10 @@ class Check:
             self._tell(findings.new())
             if lost := stats.skipped.lines_lost:
                 self.found += lost
-                self._results.say(f"{counted(lost, 'more finding')}, which came faster than they could be listed")
+                self._results.say(f"{grouped(lost, 'more finding')}, which came faster than they could be listed")
 
     def _so_far(self) -> str:
-        return f"records, {counted(self.found, 'finding')}"
+        return f"records, {grouped(self.found, 'finding')}"
 
     def _tell(self, findings: list[Finding]) -> None:
         for finding in findings:
@@ -144,12 +145,12 @@ def run(arguments: argparse.Namespace, options: Options, results: ResultPrinter,
     check.all(located)
     display.close()
     files = len(located.files)
-    summary = f"{counted(files, 'file')}, {counted(check.records, 'record')}, {size(check.bytes)} read: "
-    wrong = f"{counted(check.found, 'finding')} in {counted(len(check.wrong_files), 'file')}"
+    summary = f"{grouped(files, 'file')}, {grouped(check.records, 'record')}, {size(check.bytes)} read: "
+    wrong = f"{grouped(check.found, 'finding')} in {grouped(len(check.wrong_files), 'file')}"
     good = "nothing wrong" if not check.unreadable else "nothing wrong in what was read" if files else "nothing checked"
     unknown = [each.info for each in located.by_kind().get(FileKind("other"), []) if each.info.crc32c is None]
     if unknown:
-        first = f"{counted(len(unknown), 'file')} of unknown format, the first {unknown[0].url}"
+        first = f"{grouped(len(unknown), 'file')} of unknown format, the first {unknown[0].url}"
         results.say(f"{first}: only read, because nothing in it can be checked")
     results.say(summary + (wrong if check.found else good))
     results.document(

@@ -11,6 +11,7 @@ import numpy as np
 from asyncdata import arguments
 from asyncdata.formats.csv_values import Column
 from asyncdata.spec import ArraySpec, BytesSpec
+from asyncdata.wording import counted
 
 _NUMBERS: Final = ("int32", "int64", "float32", "float64")
 
@@ -109,7 +110,7 @@ def _places(
         if len(names) <= most or (selected is None and len(names) != len(columns)):
             raise ValueError(
                 f"column_names must name all columns of the files: there are {len(names)} names, and record_defaults "
-                f"has {len(columns)} items" + ("" if selected is None else f", the last for column {most}")
+                f"has {counted(len(columns), 'item')}" + ("" if selected is None else f", the last for column {most}")
             )
         return {"selected": selected, "names": names if selected is None else tuple(names[i] for i in selected)}
     if selected is not None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from asyncdata import arguments
 from asyncdata.plan.node import Node
+from asyncdata.wording import kind_of
 
 
 def node_of(name: str, dataset: Any) -> Node:
@@ -52,5 +53,5 @@ class NodeOf:
         dataset = self.function(*element)
         node = _node(dataset)
         if node is None:
-            raise TypeError(f"the function of {self.of} must return a Dataset, not a {type(dataset).__name__}")
+            raise TypeError(f"the function of {self.of} must return a Dataset, not {kind_of(dataset)}")
         return node

@@ -19,6 +19,7 @@ from asyncdata.formats.csv_split import Octets, Split, Splitter, field_index, li
 from asyncdata.formats.csv_values import Column, Converted, convert, make_quotes_single, missing, unquoted
 from asyncdata.formats.framing import NOWHERE, Frames, Place, Positions, Refs, Values
 from asyncdata.memory.structure import LEAF, DictOf, Structure, TupleOf
+from asyncdata.wording import listed
 
 
 class CsvFramer:
@@ -130,8 +131,7 @@ class CsvFramer:
         for name in wanted:
             if header.count(name) != 1:
                 found = "no column" if name not in header else f"{header.count(name)} columns"
-                shown = ", ".join(map(repr, header[:20])) + (", …" if len(header) > 20 else "")
-                raise self._broken(f"the header has {found} {name!r}; it has {shown}", place, 0, place.line)
+                raise self._broken(f"the header has {found} {name!r}; it has {listed(header)}", place, 0, place.line)
         return tuple(header.index(name) for name in wanted)
 
     def _convert(

@@ -21,6 +21,7 @@ from asyncdata import arguments
 from asyncdata.errors import CorruptRecordError, MissingPackageError
 from asyncdata.formats.signatures import look_of
 from asyncdata.spec import ArraySpec
+from asyncdata.wording import counted
 
 Image: TypeAlias = npt.NDArray[np.uint8]
 Encoded: TypeAlias = bytes | bytearray | memoryview
@@ -204,10 +205,10 @@ def decode_image(
         max_pixels: Images that declare more pixels are rejected before they are decoded.
 
     Example:
-        >>> import asyncdata as ad, numpy as np
-        >>> from asyncdata.formats.image import encode_png
+        >>> import asyncdata as ad, cv2, numpy as np
         >>> decode = ad.decode_image(size=(2, 2))
-        >>> decode(encode_png(np.full((4, 6, 3), 7, np.uint8))).tolist()
+        >>> _, png = cv2.imencode(".png", np.full((4, 6, 3), 7, np.uint8))
+        >>> decode(png.tobytes()).tolist()
         [[[7, 7, 7], [7, 7, 7]], [[7, 7, 7], [7, 7, 7]]]
     """
     return ImageDecoder(channels=channels, size=size, feature=feature, max_pixels=max_pixels)
@@ -275,7 +276,7 @@ def _look(data: Encoded) -> str:
     head = bytes(memoryview(data)[:12])
     if not head:
         return "it is empty"
-    text = f"it is {len(data)} bytes long and begins with {head.hex(' ')}"
+    text = f"it is {counted(len(data), 'byte')} long and begins with {head.hex(' ')}"
     look = _EXAMPLE if head[0] == 0x0A else look_of(head, file=False)
     return f"{text}, which looks like {look}" if look else text
 

@@ -18,6 +18,7 @@ from asyncdata.formats.parquet_filters import Bounds, Filters, columns_of, may_p
 from asyncdata.formats.parquet_footer import ColumnChunk, Group, parse_footer
 from asyncdata.formats.parquet_values import Leaves, add_leaves, passing, spec_of_type, stored_value, structure_of
 from asyncdata.memory.structure import DictOf, Structure
+from asyncdata.wording import counted, listed
 
 MAGIC: Final = b"PAR1"
 _ENCRYPTED: Final = b"PARE"
@@ -136,8 +137,7 @@ class ParquetFooter:
         self._read_names = list(dict.fromkeys([*self._names, *columns_of(filters)]))
         absent = [name for name in self._read_names if name not in names]
         if absent:
-            shown = ", ".join(map(repr, names[:20]))
-            raise DataError(f"there is no column {absent[0]!r}; the file has {shown}", url=url, version=version)
+            raise DataError(f"there is no column {absent[0]!r}; the file has {listed(names)}", url=url, version=version)
         children = tuple(structure_of(self._schema.field(name).type, arrow) for name in self._names)
         self.structure: Structure = DictOf(tuple(self._names), children)
         self.element_spec = {name: spec_of_type(self._schema.field(name).type, arrow) for name in self._names}
@@ -209,7 +209,7 @@ class ParquetFooter:
         except Exception as error:  # noqa: BLE001 -- whatever pyarrow raises about damaged pages
             raise self._damaged(group, done, f"is damaged ({_said(error)})") from None
         if done != group.rows:
-            raise self._damaged(group, done, f"has {done} rows instead of {group.rows}")
+            raise self._damaged(group, done, f"has {counted(done, 'row')} instead of {group.rows}")
 
     def _decoded(self, batch: Any, group: RowGroup, done: int) -> Decoded:
         rows, kept = batch.num_rows, None

@@ -33,6 +33,7 @@ from asyncdata.formats.framing import NOWHERE, Frames, Place, Positions, Refs
 from asyncdata.formats.signatures import look_of
 from asyncdata.memory.leaf import BYTES, Leaf
 from asyncdata.memory.structure import LEAF, Structure
+from asyncdata.wording import counted
 
 HEADER_BYTES: Final = 12
 FOOTER_BYTES: Final = 4
@@ -209,7 +210,9 @@ def _tail(
     """Judges the record that begins at ``position`` and is not whole, if there is one."""
     if stop - position < HEADER_BYTES:
         if left is not None and 0 < left < FRAME_BYTES:
-            text = f"the file ends inside a record: {left} bytes are too few for the smallest one"
+            text = (
+                f"the file ends inside a record: {counted(left, 'byte is', 'bytes are')} too few for the smallest one"
+            )
             return 0, place.error(BrokenFrameError, text)
         return 0, None
     (length,) = _length_at(view, position)
@@ -220,11 +223,12 @@ def _tail(
     need = FRAME_BYTES + length
     if left is not None and need > left:
         text = (
-            f"the file is truncated: a record of {length} bytes begins here, and {need - left} bytes of it are missing"
+            f"the file is truncated: a record of {counted(length, 'byte')} begins here, and "
+            f"{counted(need - left, 'byte of it is', 'bytes of it are')} missing"
         )
         return 0, place.error(BrokenFrameError, text)
     if length > _MAX_ROW_LENGTH - FRAME_BYTES:
-        return 0, place.error(BrokenFrameError, f"a record claims to have {length} bytes")
+        return 0, place.error(BrokenFrameError, f"a record claims to have {counted(length, 'byte')}")
     return need, None
 
 
@@ -258,7 +262,7 @@ def check_payloads(view: memoryview | npt.NDArray[np.uint8], rows: npt.NDArray[n
 
 def says_damaged(size: int) -> str:
     """What the error of a damaged record says, whoever verifies it."""
-    return f"the payload checksum of a record of {size} bytes does not match"
+    return f"the payload checksum of a record of {counted(size, 'byte')} does not match"
 
 
 def encode(payload: Bytes) -> bytes:

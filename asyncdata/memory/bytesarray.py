@@ -8,6 +8,8 @@ from typing import Any, Final, overload
 import numpy as np
 import numpy.typing as npt
 
+from asyncdata.wording import counted
+
 _SPARE: Final = bytes(256)
 """Padding behind copied items, so that parsers that look ahead need no special case for the last ones."""
 
@@ -183,7 +185,8 @@ class BytesArray(Sequence[Any]):
 
     def __repr__(self) -> str:
         shown = ", ".join(repr(item[:16]) for item in self[:3])
-        return f"BytesArray([{shown}{', …' if len(self) > 3 else ''}], {len(self)} items, {self.nbytes} bytes)"
+        more = ", …" if len(self) > 3 else ""
+        return f"BytesArray([{shown}{more}], {counted(len(self), 'item')}, {counted(self.nbytes, 'byte')})"
 
 
 def copied_items(memory: npt.NDArray[np.uint8], places: npt.NDArray[np.int64]) -> list[bytes]:

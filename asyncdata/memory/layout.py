@@ -19,6 +19,7 @@ from asyncdata.memory.bytesarray import BytesArray
 from asyncdata.memory.leaf import Leaf, is_plain, rounds_integers
 from asyncdata.memory.structure import Structure, describe, is_ragged, leaf_names, leaf_order
 from asyncdata.memory.wire import aligned
+from asyncdata.wording import kind_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +111,10 @@ def as_array(value: Any) -> npt.NDArray[Any]:
     try:
         array = np.asarray(value)
     except ValueError as error:
-        raise UnbatchableError(
-            f"a {type(value).__name__} that is not a regular array cannot be batched: {error}"
-        ) from error
+        raise UnbatchableError(f"{kind_of(value)} that is not a regular array cannot be batched: {error}") from error
     if rounds_integers(array, value):
         raise UnbatchableError(
-            f"a {type(value).__name__} of integers that neither int64 nor uint64 can hold together cannot be batched; "
+            f"{kind_of(value)} of integers that neither int64 nor uint64 can hold together cannot be batched; "
             "return floats, or smaller integers"
         )
     return array

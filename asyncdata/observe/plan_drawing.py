@@ -7,6 +7,7 @@ from html import escape
 from typing import Final, NamedTuple
 
 from asyncdata.observe.parts import ConsumerStats, StepStats
+from asyncdata.wording import grouped
 
 COLOURS: Final[Mapping[str, str]] = {
     "working": "#2f6fdb",
@@ -107,7 +108,7 @@ def _step(step: StepStats, box: _Box, rows: int, window_s: float, is_bottleneck:
     parts = dict(zip(COLOURS, times, strict=True))
     copies = "" if step.copies < 1.5 else f" x {step.copies:.1f}"
     parallel = f", {step.parallel} at a time" if step.parallel > 1 else ""
-    rate = f"{step.elements:,} elements, {_rate(step.elements, window_s)}"
+    rate = f"{grouped(step.elements, 'element')}, {_rate(step.elements, window_s)}"
     return _box(
         step.name + copies, rate, f"{_PLACES[step.runs]}{parallel}", parts, _corner(box, rows), marked=is_bottleneck
     )
@@ -117,7 +118,7 @@ def _consumer(elements: int, consumer: ConsumerStats, box: _Box, rows: int) -> s
     parts = {"working": consumer.step_s, "input": consumer.wait_s}
     total_s = consumer.step_s + consumer.wait_s
     waited = f"waited {100 * consumer.wait_s / max(total_s, 1e-9):.0f} % of the time"
-    rate = f"{elements:,} elements, {_rate(elements, total_s)}"
+    rate = f"{grouped(elements, 'element')}, {_rate(elements, total_s)}"
     return _box("consumer: your loop", rate, waited, parts, _corner(box, rows), marked=False)
 
 

@@ -21,6 +21,7 @@ from asyncdata.planner.picking import is_pickable
 from asyncdata.planner.rules import rewrite
 from asyncdata.planner.sizes import current_shards, divide, worker_stages
 from asyncdata.planner.unordered import unordered_part
+from asyncdata.wording import grouped
 
 HEAD: Final = ("step", "runs", "because", "reserves", "a resume repeats")
 
@@ -180,12 +181,12 @@ def explain(plan: Node, options: Options, *, limit_bytes: int) -> Explanation:
 def repeats(node: Node) -> str:
     """What a step does again when an iteration is resumed behind it."""
     if isinstance(node, Shuffle):
-        buffer = f"the {node.buffer_size:,} elements in the buffer"
+        buffer = f"the {grouped(node.buffer_size, 'element')} in the buffer"
         lies = is_pickable(node.input)
         again = f"{buffer}, from where they lie," if lies else f"its input from the oldest of {buffer} on,"
         return f"{again} and up to 1,024 draws"
     if isinstance(node, sources.Generator):
-        return EVERYTHING if node.set_state is None else f"at most {node.state_every:,} elements"
+        return EVERYTHING if node.set_state is None else f"at most {grouped(node.state_every, 'element')}"
     if getattr(node, "compression", None):
         return "the file, from its beginning"
     if isinstance(node, Interleave) and node.reader is None:

@@ -20,6 +20,7 @@ import numpy as np
 from asyncdata import arguments
 from asyncdata.memory.ragged import RaggedArray
 from asyncdata.replacing import replacing
+from asyncdata.wording import counted
 
 FORMAT: Final = "asyncdata preprocessing"
 VERSION: Final = 1
@@ -114,4 +115,4 @@ def _rebuilt(kind: Callable[..., MapFunction], said: Mapping[str, Any]) -> MapFu
 
 def _brief(value: Any) -> str:
     text = repr(value)
-    return text if len(text) <= 40 else f"{text[:30]}… ({len(value)} items)"
+    return text if len(text) <= 40 else f"{text[:30]}… ({counted(len(value), 'item')})"

@@ -9,6 +9,7 @@ from asyncdata import arguments
 from asyncdata.preprocessing.lookup import Lookup, Salt
 from asyncdata.preprocessing.token_counts import Counted, TokenCounts
 from asyncdata.preprocessing.token_leaf import Term, TokenLeaf, as_bytes, tokens_of
+from asyncdata.wording import counted
 
 MEMORY_BYTES: Final = 256 << 20
 """Default memory for counts, before they are written to a temporary file."""
@@ -64,7 +65,10 @@ class Vocabulary:
         empty = Lookup([], **self._lookup, idf_weights=[] if self._weighted else None)
         self._special = empty.depth
         if self.max_tokens is not None and self.max_tokens <= self._special:
-            raise ValueError(f"max_tokens={max_tokens} leaves no place behind {self._special} special indices")
+            raise ValueError(
+                f"max_tokens={max_tokens} leaves no place behind "
+                f"{counted(self._special, 'special index', 'special indices')}"
+            )
 
     def summary(self, leaf: Any) -> TokenCounts:
         """Returns the counts of one leaf, in any process.

@@ -34,6 +34,7 @@ from asyncdata.memory.returned import returned, returned_nest
 from asyncdata.memory.structure import LEAF, Structure, flatten, flatten_as, unflatten
 from asyncdata.memory.unlike import Kinds
 from asyncdata.memory.wire import Rowset, aligned
+from asyncdata.wording import with_article
 from asyncdata.workers.task_records import DONE, NO_SPAN, PAYLOADS, RAGGED, RESULTS, RaggedRows, Task
 
 Need = Callable[[int, int], tuple[int, int]]
@@ -453,8 +454,8 @@ def _item(value: Any) -> _Item:
         return Leaf("object"), dumps(value)
     except Exception as error:
         raise TypeError(
-            f"a {kind.__name__} that the function returned cannot be sent from its process or thread: {error}; with "
-            "executor='inline' it stays where it is"
+            f"{with_article(kind.__name__)} that the function returned cannot be sent from its process or thread: "
+            f"{error}; with executor='inline' it stays where it is"
         ) from error
 
 

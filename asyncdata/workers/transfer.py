@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Final
 import cloudpickle  # type: ignore[import-untyped]  # ships no types
 
 from asyncdata.errors import FunctionTransferError
+from asyncdata.wording import with_article
 
 _MAX_DEPTH: Final = 8
 _MAX_TRIALS: Final = 500
@@ -97,7 +98,7 @@ def _describe(program: object) -> str:
 def _article(culprit: object) -> str:
     kind = type(culprit)
     module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
-    return f"a {module}{kind.__qualname__}"
+    return with_article(f"{module}{kind.__qualname__}")
 
 
 def _failure_of(value: object) -> Exception | None:

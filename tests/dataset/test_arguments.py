@@ -254,10 +254,10 @@ def test_a_writer_refuses_what_it_cannot_write(target: Any, compression: str | N
         (lambda: FIVE.padded_batch(2, [1.5]), "a padded shape"),
         (lambda: FIVE.map(lambda _: Odd, 2).map(lambda _: (letter for letter in "ab"), 2), "read only once"),
         (lambda: FIVE.map(lambda _: threading.Lock(), 2), "cannot be sent"),
-        (lambda: D.from_generator(lambda: 5), "generator function must return an iterable, not a int"),
+        (lambda: D.from_generator(lambda: 5), "generator function must return an iterable, not an int"),
         (lambda: D.sample_from_datasets([FIVE, FIVE], D.from_tensor_slices(["a"])), "arrays of 2 numbers, not a str"),
         (lambda: D.choose_from_datasets([FIVE], D.from_tensor_slices([0.5])), "must give integers"),
-        (lambda: FIVE.flat_map(lambda _: odd()), "must return a Dataset, not a Odd"),
+        (lambda: FIVE.flat_map(lambda _: odd()), "must return a Dataset, not an Odd"),
     ],
 )
 def test_what_functions_and_datasets_must_give_is_said(make: Callable[[], ad.Dataset], message: str) -> None:

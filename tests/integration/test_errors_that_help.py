@@ -275,7 +275,7 @@ def test_generator_functions_that_are_right() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: ad.FixedLenFeature((2,), float, [1]), "holds 1 values"),
+        (lambda: ad.FixedLenFeature((2,), float, [1]), "holds 1 value, not"),
         (lambda: ad.FixedLenFeature((), float, "x"), "not of dtype float32"),
         (lambda: ad.FixedLenFeature((), float, 1e300), "does not fit float32"),
         (lambda: ad.FixedLenFeature((), int, 2**70), "not of dtype int64"),

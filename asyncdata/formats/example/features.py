@@ -17,6 +17,7 @@ import numpy as np
 
 from asyncdata import arguments
 from asyncdata.formats.example import partitions as cuts
+from asyncdata.wording import counted
 
 Kind: TypeAlias = Literal["bytes", "float32", "int64"]
 
@@ -235,7 +236,8 @@ def value_of(value: Any, kind: Kind, shape: tuple[int, ...]) -> Any:
         flat = found.ravel().tolist()
     if len(flat) != math.prod(shape):
         raise ValueError(
-            f"default_value {arguments.shown(value)} holds {len(flat)} values, not {math.prod(shape)} for shape {shape}"
+            f"default_value {arguments.shown(value)} holds {counted(len(flat), 'value')}, not "
+            f"{math.prod(shape)} for shape {shape}"
         )
     if kind == "bytes":
         if not shape:

@@ -25,6 +25,7 @@ from asyncdata.formats.example.scalar import Record, ScalarReader, in_batch
 from asyncdata.formats.example.varints import ByteArray, IntArray
 from asyncdata.formats.example.wanted import check_spec, plan
 from asyncdata.memory.bytesarray import BytesArray
+from asyncdata.wording import kind_of
 
 _LIGHT: Final = 16
 """Values of fixed features that are read in about a microsecond a record."""
@@ -171,7 +172,7 @@ def batch_of(records: Any) -> BytesArray:
         found = items if isinstance(items, BytesArray) else BytesArray.from_items(items)
         if not found.text:
             return found
-    raise TypeError(f"a record is bytes, and a batch of records a sequence of them, not a {type(records).__name__}")
+    raise TypeError(f"a record is bytes, and a batch of records a sequence of them, not {kind_of(records)}")
 
 
 def _rebuild(spec: dict[str, Feature], zero_copy: bool) -> ExampleParser:

@@ -42,6 +42,7 @@ from asyncdata.runtime.state.news import NOTHING, News
 from asyncdata.runtime.state.order_log import OrderLogWriter
 from asyncdata.runtime.state.tracks import UNTOUCHED, Saved, SavedTrack
 from asyncdata.types import Element
+from asyncdata.wording import counted
 from asyncdata.workers.failure import in_a_line
 
 _NOTHING: Final = object()
@@ -266,7 +267,8 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
 
     def _check_position(self, position: int) -> None:
         if position > self.position:
-            raise ValueError(f"position {position} is not reached: {self.position} elements were delivered")
+            delivered = counted(self.position, "element was", "elements were")
+            raise ValueError(f"position {position} is not reached: {delivered} delivered")
 
     def state_dict(self, at: int | None = None) -> dict[str, Any]:
         """Where the iteration is: what a new iterator needs to give exactly the elements that are left.

@@ -16,6 +16,7 @@ from asyncdata.memory.accounts import Kind
 from asyncdata.memory.arena import GRANULE, Arena
 from asyncdata.runtime.memory.budget import Budget
 from asyncdata.runtime.memory.compaction import Compaction
+from asyncdata.wording import counted
 
 _LEFT_OVER: Final = 8
 
@@ -76,8 +77,9 @@ class Budgets:
             leaving = sum(leaving() for leaving in self._users)
             closed = f" ({leaving} of them closed, but held by a function that does not return)" if leaving else ""
             raise PipelineError(
-                f"{self._parts} pipelines are open in this Runtime{closed}, the most that it allows: close one (leave "
-                f"its loop, or call close() on its iterator), or make the Runtime with pipelines={self._parts + 1}"
+                f"{counted(self._parts, 'pipeline is', 'pipelines are')} open in this Runtime{closed}, the most that "
+                "it allows: close one (leave its loop, or call close() on its iterator), or make the Runtime with "
+                f"pipelines={self._parts + 1}"
             )
         chosen = min(self._free, key=_used)
         self._free.remove(chosen)

@@ -24,6 +24,7 @@ from asyncdata.runtime.state.filling import Filling
 from asyncdata.runtime.state.json_codec import from_json
 from asyncdata.runtime.state.places import Places
 from asyncdata.runtime.state.tracks import SavedTrack
+from asyncdata.wording import grouped
 
 _KINDS: Final = {
     "slots": "interleave",
@@ -116,16 +117,17 @@ class StateDescription:
     def __str__(self) -> str:
         path = "".join(f", repetition {number}" for number in self.epochs[1:])
         reader = f", of {self.reader}" if self.reader else ""
-        sizes = [f"{part}: {size:,} bytes" for part, size in self.sizes.items()]
+        sizes = [f"{part}: {grouped(size, 'byte')}" for part, size in self.sizes.items()]
         parts: dict[str, Sequence[object]] = {
             "steps": self.steps,
             "open files": self.files,
             "delivered": self.inputs,
             "a resume repeats": self.repeats,
-            f"size {sum(self.sizes.values()):,} bytes": sizes,
+            f"size {grouped(sum(self.sizes.values()), 'byte')}": sizes,
         }
+        behind = grouped(self.position, "element")
         lines = [
-            f"state of version {self.version}{reader}: epoch {self.epochs[0]}{path}, behind {self.position:,} elements",
+            f"state of version {self.version}{reader}: epoch {self.epochs[0]}{path}, behind {behind}",
             f"seeds: {', '.join(map(str, self.seeds))}",
         ]
         for title, part in parts.items():
@@ -315,15 +317,21 @@ def _known_repeats(steps: Sequence[str], epoch: str) -> Iterator[str]:
 def _counted_repeats(marks: Sequence[tuple[str, Any, int]]) -> Iterator[str]:
     for kind, mark, skip in marks:
         if kind == _KINDS["drawn"] and "places" in mark:
-            yield f"{kind}: the {len(mark['places']):,} elements in its buffer are read from where they lie in files"
+            lying = grouped(
+                len(mark["places"]),
+                "element in its buffer is read from where it lies in files",
+                "elements in its buffer are read from where they lie in files",
+            )
+            yield f"{kind}: the {lying}"
         elif kind == _KINDS["drawn"]:
-            count = mark["next"] - mark["row"]
+            again = grouped(mark["next"] - mark["row"], "element of its input is", "elements of its input are")
             yield (
-                f"{kind}: {count:,} elements of its input are read again, from number {mark['row']:,} on, for the "
+                f"{kind}: {again} read again, from number {mark['row']:,} on, for the "
                 f"{len(mark['buffer']):,} in its buffer, because they do not lie in files as they are"
             )
         if kind in (_KINDS["drawn"], _KINDS["slots"], _KINDS["number"]) and skip:
-            yield f"{skip:,} elements behind the mark of {kind} are made again"
+            behind = f"behind the mark of {kind}"
+            yield f"{grouped(skip, f'element {behind} is', f'elements {behind} are')} made again"
 
 
 def _lying_repeats(tracks: Sequence[SavedTrack]) -> Iterator[str]:

@@ -25,6 +25,7 @@ from asyncdata.errors import ObjectNotFoundError, StateError, StorageError, refu
 from asyncdata.planner.fingerprint import first_unlike
 from asyncdata.runtime.state.choices import Chosen, Recorded, pack
 from asyncdata.runtime.state.news import News
+from asyncdata.wording import counted
 
 _MAGIC: Final = b"asyncdata order log 1\n"
 _HEAD: Final = struct.Struct("<II")
@@ -213,7 +214,8 @@ def find_run(path: str, epoch: int, position: int) -> RecordedRun:
             return RecordedRun(life, run[number + 1].position if number + 1 < len(run) else None)
     begun = ", ".join(str(life.position) for life in run) or "none"
     raise StateError(
-        f"the order log has no run of epoch {epoch} that begins behind {position} elements, but behind these: {begun}",
+        f"the order log has no run of epoch {epoch} that begins behind {counted(position, 'element')}, but behind "
+        f"these: {begun}",
         url=path,
     )
 

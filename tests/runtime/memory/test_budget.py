@@ -185,7 +185,7 @@ async def test_a_pipeline_that_never_ends_is_not_waited_for_without_end(arena: A
     """The next pipeline gets an error that says why; a pipeline that its consumer has left does not wait at all."""
     budgets = Budgets(arena, LIMIT, 1, patience_s=0.2)
     await budgets.take(lambda: True)
-    with pytest.raises(PipelineError, match=r"1 pipelines are open .*1 of them closed.*does not return"):
+    with pytest.raises(PipelineError, match=r"1 pipeline is open .*1 of them closed.*does not return"):
         await budgets.take(lambda: False)
     with pytest.raises(PipelineError, match="pipelines=2"):
         await budgets.take(lambda: True)

@@ -23,6 +23,7 @@ from asyncdata.runtime.stage import Stage, StageContext
 from asyncdata.runtime.stages.sources.arrays import source_advance
 from asyncdata.runtime.state.marker import Marker
 from asyncdata.types import Element
+from asyncdata.wording import counted
 
 _ROWS_AT_A_TIME: Final = 64
 """Rows that iteration copies before it gives them out."""
@@ -57,7 +58,7 @@ class Materialized:
             yield from Block(part.structure, tuple(map(private, part.columns)), part.origin, part.advance).elements()
 
     def __repr__(self) -> str:
-        return f"<{len(self)} elements>"
+        return f"<{counted(len(self), 'element')}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         columns = tuple(private(column) for column in self._columns)

@@ -19,6 +19,7 @@ from asyncdata.memory.structure import LEAF, DictOf, RaggedOf, RecordOf, Structu
 from asyncdata.runtime.stage import Pause
 from asyncdata.runtime.stages.group.uneven import Loose, Part, Plan, Stored, strings_part
 from asyncdata.runtime.stages.group.values import Numbers, StringArrays, StringLists, Strings, Values
+from asyncdata.wording import counted
 
 Shape: TypeAlias = "tuple[int | None, ...] | None"
 """Per axis the length, None for the longest of the batch; None for this with every axis."""
@@ -230,7 +231,9 @@ def _padded_arrays(values: StringArrays, shape: Shape, padding: Any) -> Part:
 
 def _check_rank(shape: Shape, rank: int) -> None:
     if shape is not None and len(shape) != rank:
-        raise UnbatchableError(f"the padded shape {list(shape)} has {len(shape)} axes, but the elements have {rank}")
+        raise UnbatchableError(
+            f"the padded shape {list(shape)} has {counted(len(shape), 'axis', 'axes')}, but the elements have {rank}"
+        )
 
 
 def _check_fits(target: tuple[int, ...], shapes: npt.NDArray[np.int64]) -> None:

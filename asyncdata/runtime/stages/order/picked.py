@@ -31,6 +31,7 @@ from asyncdata.runtime.stages.sources.file import refuse_changed
 from asyncdata.runtime.stages.sources.framed import column_of
 from asyncdata.runtime.state.places import Places, RowSpan
 from asyncdata.types import Element, ObjectInfo
+from asyncdata.wording import counted
 
 _LONGER: Final = 4
 """If a row is longer than was thought, it is read again with this many times the bytes."""
@@ -286,7 +287,7 @@ class PickedStage(Stage):
     def _ends(self, span: RowSpan) -> StateError:
         return StateError(
             f"the file ends in front of record {span.first}; when the state was taken it had at least "
-            f"{int(span.records[-1]) + 1} records",
+            f"{counted(int(span.records[-1]) + 1, 'record')}",
             stage=self.label,
         )
 

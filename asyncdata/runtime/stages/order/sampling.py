@@ -27,6 +27,7 @@ from asyncdata.runtime.stages.rows.rowwise import RowwiseStage
 from asyncdata.runtime.stages.sources.arrays import CountedStage, Taken
 from asyncdata.runtime.state.marker import Marker
 from asyncdata.types import Element
+from asyncdata.wording import counted, kind_of
 
 Numbers: TypeAlias = npt.NDArray[np.float64]
 
@@ -90,7 +91,7 @@ class VaryingChoices(RowwiseStage):
             weights = np.asarray(element, np.float64).reshape(1, -1)
         except (TypeError, ValueError):
             raise PipelineError(
-                f"the dataset of weights must give arrays of {self._count} numbers, not a {type(element).__name__}",
+                f"the dataset of weights must give arrays of {counted(self._count, 'number')}, not {kind_of(element)}",
                 stage=self.label,
             ) from None
         if weights.shape[1] != self._count:

@@ -13,6 +13,7 @@ from asyncdata.runtime.stage import Stage, StageContext
 from asyncdata.runtime.state.marker import Marker
 from asyncdata.runtime.state.places import Places
 from asyncdata.runtime.state.tracks import Track
+from asyncdata.wording import counted
 
 
 class EnumerateStage(Stage):
@@ -145,10 +146,16 @@ class AssertCardinalityStage(Stage):
         block = await self._upstream.pull(max(1, min(limit, left)))
         if block is None:
             if left > 0:
-                announced = self._count if self._count >= 0 else "infinitely many"
-                raise PipelineError(f"{announced} elements were announced, there are {passed}", stage=self.label)
+                announced = _announced(self._count)
+                raise PipelineError(f"{announced}, there are {passed}", stage=self.label)
             return None
         if left == 0 and len(block):
             block.release()
-            raise PipelineError(f"{self._count} elements were announced, there are more", stage=self.label)
+            raise PipelineError(f"{_announced(self._count)}, there are more", stage=self.label)
         return self._marker.mark(block, lambda row, state: {"passed": passed + row, "input": state})
+
+
+def _announced(count: int) -> str:
+    if count < 0:
+        return "infinitely many elements were announced"
+    return f"{counted(count, 'element was', 'elements were')} announced"

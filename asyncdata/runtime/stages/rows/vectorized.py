@@ -25,6 +25,7 @@ from asyncdata.memory.own import own
 from asyncdata.memory.structure import LEAF, Structure, flatten, leaf_names, unflatten
 from asyncdata.runtime.stage import Stage, StageContext
 from asyncdata.runtime.stages.sources.arrays import columns_of
+from asyncdata.wording import counted, kind_of
 from asyncdata.workers.calling import explain_call, no_coroutine
 from asyncdata.workers.failure import annotate, as_raisable
 
@@ -79,7 +80,7 @@ class VectorizedMapStage(Stage):
             raised = as_raisable(error)
             sources = self.context.sources
             first, last = sources.name_element(origin[0]), sources.name_element(origin[-1])
-            annotate(raised, f"in {self.label}, called for {len(origin)} elements from {first} to {last}")
+            annotate(raised, f"in {self.label}, called for {counted(len(origin), 'element')} from {first} to {last}")
             if raised is error:
                 raise
             raise raised from raised.__cause__
@@ -138,10 +139,10 @@ def _stacked(items: list[Any], kind: Any) -> Any:
 def _column_of(leaf: Any, name: str, rows: int) -> Column:
     where = f"leaf {name!r} of what it returned" if name else "what it returned"
     if not isinstance(leaf, np.ndarray | BytesArray) or np.shape(leaf)[:1] != (rows,):
-        shown = f"an array of shape {leaf.shape}" if isinstance(leaf, np.ndarray) else f"a {type(leaf).__name__}"
+        shown = f"an array of shape {leaf.shape}" if isinstance(leaf, np.ndarray) else kind_of(leaf)
         raise TypeError(
-            f"a vectorized function was called with {rows} elements and must return arrays of {rows} rows, "
-            f"but {where} is {shown}"
+            f"a vectorized function was called with {counted(rows, 'element')} and must return arrays of "
+            f"{counted(rows, 'row')}, but {where} is {shown}"
         )
     if isinstance(leaf, BytesArray):
         return ObjectColumn(leaf.tolist())

@@ -21,6 +21,7 @@ from asyncdata.runtime.stage import BLOCK_ROWS, LONG_STEP_S, Ahead, StageContext
 from asyncdata.runtime.stages.sources.arrays import CountedStage, Taken, columns_of
 from asyncdata.runtime.state.json_codec import from_json, to_json
 from asyncdata.runtime.state.marker import Marker
+from asyncdata.wording import kind_of
 from asyncdata.workers.calling import no_coroutine
 from asyncdata.workers.failure import annotate, as_raisable
 
@@ -225,7 +226,7 @@ class GeneratorStage(_YieldingStage):
             if self._iterator is None:
                 made = self._started()
                 if not isinstance(made, Iterable) and not hasattr(made, "__getitem__"):
-                    raise TypeError(f"a generator function must return an iterable, not a {type(made).__name__}")
+                    raise TypeError(f"a generator function must return an iterable, not {kind_of(made)}")
                 self._iterator = iter(made)
             until = time.monotonic() + LONG_STEP_S
             while not taken or (taken < limit and nbytes < self.context.block_bytes and time.monotonic() < until):

@@ -67,9 +67,9 @@ def test_leaves_arrive_as_arrays_of_rows_and_leave_as_elements() -> None:
 @pytest.mark.parametrize("result", [3, [1, 2, 3], np.arange(2), np.int64(5)])
 def test_what_is_no_array_of_rows_is_refused(result: Any) -> None:
     """The message says how many rows were expected; the stage and the elements are named."""
-    with pytest.raises(TypeError, match="arrays of 1 rows") as caught:
+    with pytest.raises(TypeError, match="arrays of 1 row,") as caught:
         list(ad.Dataset.range(3).map(lambda _: result, vectorized=True))
-    assert any("called for 1 elements" in note for note in caught.value.__notes__)
+    assert any("called for 1 element " in note for note in caught.value.__notes__)
 
 
 @pytest.mark.parametrize(
