@@ -26,6 +26,7 @@ from asyncdata.errors import CorruptRecordError
 from asyncdata.formats.example.features import Kind, object_array
 from asyncdata.formats.example.varints import WireError, read_length, read_varint, signed, skip_field, unpack_varints
 from asyncdata.formats.example.wanted import Wanted
+from asyncdata.wording import counted, listed
 
 Record: TypeAlias = bytes | bytearray | memoryview
 Data: TypeAlias = bytes | memoryview
@@ -77,13 +78,38 @@ class ScalarReader:
             elif item.default is not None:
                 values.append(item.default)
             else:
-                raise CorruptRecordError(f"feature {item.name!r} ({item.kind}, shape {item.shape}) is missing")
+                raise CorruptRecordError(
+                    f"feature {item.name!r} ({item.kind}, shape {item.shape}) is missing; {what_there_is(data)}"
+                )
         return values
 
 
 def words_of(error: Exception) -> str:
     """What is wrong, for errors of the wire format."""
     return "it is cut off" if isinstance(error, IndexError) else str(error)
+
+
+def what_there_is(data: Data, tag: int = 0x0A, what: str = "features") -> str:
+    """Says which keys a record has, for errors of those that are missing.
+
+    Args:
+        data: A record that has been scanned.
+        tag: Of the field with the map.
+        what: The entries of this map.
+    """
+    names: dict[str, None] = {}
+    position, size = 0, len(data)
+    while position < size:
+        if data[position] != tag:
+            position = skip_field(data, position, size)
+            continue
+        position, end = read_length(data, position + 1, size)
+        while position < end:
+            entry, position = read_length(data, position + 1, end)
+            key, begin, stop = read_entry(data, entry, position)
+            if begin < stop:
+                names[key.decode(errors="replace")] = None
+    return f"the record has {listed(list(names))}" if names else f"the record has no {what}"
 
 
 def in_batch(error: CorruptRecordError, index: int, count: int) -> CorruptRecordError:
@@ -93,7 +119,7 @@ def in_batch(error: CorruptRecordError, index: int, count: int) -> CorruptRecord
 
 def _look(record: Record) -> str:
     head = bytes(record[:12])
-    return f"it is {len(record)} bytes long and begins with {head.hex(' ')}" if head else "it is empty"
+    return f"it is {counted(len(record), 'byte')} long and begins with {head.hex(' ')}" if head else "it is empty"
 
 
 def _scan(data: Data, slots: Mapping[bytes, int]) -> list[Place | None]:
@@ -203,11 +229,13 @@ def _shaped(values: Any, wanted: Wanted) -> Any:
     count = len(values)
     if wanted.count < 0:
         if count % wanted.step:
-            raise WireError(f"it holds {count} values, which is not a multiple of the {wanted.step} of a step")
+            raise WireError(
+                f"it holds {counted(count, 'value')}, which is not a multiple of the {wanted.step} of a step"
+            )
         array = object_array(values) if wanted.kind == "bytes" else values
         return array.reshape(-1, *wanted.shape) if wanted.shape else array
     if count != wanted.count:
-        raise WireError(f"it holds {count} values, expected {wanted.count} (shape {wanted.shape})")
+        raise WireError(f"it holds {counted(count, 'value')}, expected {wanted.count} (shape {wanted.shape})")
     if not wanted.shape:
         return values[0]
     return (object_array(values) if wanted.kind == "bytes" else values).reshape(wanted.shape)
@@ -264,7 +292,9 @@ def _float_list(data: Data, position: int, end: int) -> npt.NDArray[np.float32]:
     if position < end and data[position] == 0x0A:
         begin, stop = read_length(data, position + 1, end)
         if (stop - begin) % 4:
-            raise WireError(f"its packed list of float32 is {stop - begin} bytes long, which is not a multiple of 4")
+            raise WireError(
+                f"its packed list of float32 is {counted(stop - begin, 'byte')} long, which is not a multiple of 4"
+            )
         return np.frombuffer(data[begin:stop], "<f4").astype(np.float32)
     items = np.frombuffer(data[position:end], np.uint8)
     if len(items) % 5 or (items[::5] != 0x0D).any():

@@ -36,7 +36,7 @@ from asyncdata.formats.example.outputs import (
     stacked,
 )
 from asyncdata.formats.example.parser import batch_of
-from asyncdata.formats.example.scalar import Record, ScalarReader, decode, in_batch, read_entry, words_of
+from asyncdata.formats.example.scalar import Record, ScalarReader, decode, in_batch, read_entry, what_there_is, words_of
 from asyncdata.formats.example.varints import WireError, read_length, skip_field
 from asyncdata.formats.example.wanted import Output, Wanted, check_spec, plan
 from asyncdata.memory.bytesarray import BytesArray
@@ -167,7 +167,8 @@ class SequenceExampleParser:
             place = places[slot]
             if place is None:
                 if slot in self._required:
-                    raise CorruptRecordError(f"sequence feature {item.name!r} ({item.kind}) is missing")
+                    there = what_there_is(data, _LISTS, "sequence features")
+                    raise CorruptRecordError(f"sequence feature {item.name!r} ({item.kind}) is missing; {there}")
                 found.append([])
                 continue
             found.append(_values(data, place, item))

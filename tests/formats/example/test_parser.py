@@ -259,7 +259,7 @@ def test_batches_have_one_entry_per_record() -> None:
         ({"a": INT}, {"b": 1}, ["'a'", "missing", "int64"]),
         ({"a": INT}, {"a": 0.5}, ["'a'", "holds float32", "expected int64"]),
         ({"a": INT}, {"a": "x"}, ["'a'", "holds bytes", "expected int64"]),
-        ({"a": FixedLenFeature([3], bytes)}, {"a": ["x"]}, ["'a'", "holds 1 values", "expected 3"]),
+        ({"a": FixedLenFeature([3], bytes)}, {"a": ["x"]}, ["'a'", "holds 1 value,", "expected 3"]),
         ({"a": FixedLenFeature([2, 2], float)}, {"a": [1.5] * 5}, ["'a'", "holds 5 values", "(2, 2)"]),
     ],
 )

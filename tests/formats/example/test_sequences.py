@@ -60,7 +60,7 @@ def test_a_batch_is_padded_or_ragged() -> None:
     ("sequences", "words"),
     [
         ({}, ["'x'", "missing"]),
-        ({"x": [[0.5, 0.5], [0.5]]}, ["'x'", "step 1", "holds 1 values"]),
+        ({"x": [[0.5, 0.5], [0.5]]}, ["'x'", "step 1", "holds 1 value,"]),
         ({"x": [[1, 2]]}, ["'x'", "step 0", "holds int64"]),
         ({"x": [None]}, ["'x'", "step 0", "no value"]),
         ({"x": [], "ids": [["a"]]}, ["'ids'", "step 0", "holds bytes"]),
