@@ -75,6 +75,7 @@ BUILT_IN: Final[Mapping[str, BackendSpec]] = {
 
 _REGISTERED: dict[str, BackendSpec] = {}
 _SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]*")
+_WEB: Final = re.compile("(?i)https?://.")
 
 
 @arguments.suggests
@@ -131,6 +132,13 @@ def backend_of(scheme: str) -> BackendSpec | None:
     return BUILT_IN.get(scheme) or _REGISTERED.get(scheme)
 
 
+def nearest_scheme(scheme: str) -> str:
+    """Returns ``; did you mean 'gs'?`` if a known scheme is similar to one that nobody knows; else an empty text."""
+    # Of the dozens of short names that fsspec knows, one is a little like anything.
+    alike = difflib.get_close_matches(scheme, importlib.import_module(FSSPEC).protocols(), cutoff=_NEARLY)
+    return arguments.suggestion(scheme, [*BUILT_IN, *registered_backends(), *SCHEME_ALIASES, *alike])
+
+
 def check_storage(storage: Mapping[str, Mapping[str, Any]]) -> None:
     """Checks the names of schemes and options in ``Options.storage``.
 
@@ -145,17 +153,20 @@ def check_options(scheme: str, options: Mapping[str, Any]) -> None:
     """Checks the options of one scheme."""
     served = backend_of(scheme)
     if served is None:
-        others = importlib.import_module(FSSPEC).protocols()
-        if scheme not in others:
-            # Of the dozens of short names that fsspec knows, one is a little like anything.
-            alike = difflib.get_close_matches(scheme, others, cutoff=_NEARLY)
-            nearest = arguments.suggestion(scheme, [*BUILT_IN, *registered_backends(), *SCHEME_ALIASES, *alike])
+        if scheme not in importlib.import_module(FSSPEC).protocols():
             raise ValueError(
-                f"storage has options for {arguments.shown(scheme)}, but there is no such URL scheme{nearest}"
+                f"storage has options for {arguments.shown(scheme)}, but there is no such URL scheme"
+                f"{nearest_scheme(scheme)}"
             )
         _check_fsspecs(scheme, options)
         return
     backend, known = options.get("backend"), frozenset(served.options)
+    endpoint = options.get("endpoint_url") if "endpoint_url" in known else None
+    if endpoint and not _WEB.match(str(endpoint)):
+        raise ValueError(
+            f"endpoint_url in storage[{scheme!r}] must be a URL that begins with http:// or https://, such as "
+            "'http://127.0.0.1:4443'"
+        )
     if scheme == "gs" and backend == "obstore":
         known = known | {"config"}
     unknown = [key for key in options if key != "backend" and key not in known]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any, Final
 
@@ -26,6 +26,7 @@ from asyncdata.errors import (
 )
 from asyncdata.options import TimeoutOptions
 from asyncdata.storage.attempt import Attempt
+from asyncdata.storage.backends import nearest_scheme
 from asyncdata.storage.blocking_jobs import ThreadJobs
 from asyncdata.storage.changed import object_changed, object_deleted
 from asyncdata.storage.failures import FailureCause, locate, read_failed
@@ -35,6 +36,7 @@ from asyncdata.storage.statuses import status_error
 from asyncdata.types import ObjectInfo
 
 MAX_THREADS: Final = 16
+_NO_FILE: Final = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 _LEAST_PACE: Final = 32 << 10
 """Bytes per second: a filesystem tells nothing before all has come, so this alone tells slow from never."""
 # What filesystems call their version token, the most telling first; a listing may know fewer of them than `info`.
@@ -89,60 +91,109 @@ def open_reader(spec: ReaderSpec) -> FsspecReader:
         raise UnsupportedURLError(f"chained URLs are not supported: {scheme}")
     try:
         kind = fsspec.get_filesystem_class(scheme)
-    except (ValueError, ImportError) as error:
+    except ImportError as error:
         raise UnsupportedURLError(f"no backend for {scheme}:// URLs: {error}") from None
-    extra: dict[str, Any] = {}
-    if issubclass(kind, fsspec.asyn.AsyncFileSystem) and kind.async_impl:
-        extra = {"asynchronous": True, "loop": asyncio.get_running_loop()}
+    except ValueError:
+        raise UnsupportedURLError(f"no backend for {scheme}:// URLs{nearest_scheme(scheme)}") from None
+    asynchronous = issubclass(kind, fsspec.asyn.AsyncFileSystem) and kind.async_impl
     options = dict(spec.options)
     verifies = bool(options.pop("verify_version", True))
-    try:
-        filesystem = kind(**{**options, **extra, "skip_instance_cache": True, "use_listings_cache": False})
-    except Exception as error:  # noqa: BLE001 -- whatever it is, its text may hold secrets
-        raise StorageError(f"the filesystem does not take its options: {type(error).__name__}: {error}") from None
+    if asynchronous:
+        options |= {"asynchronous": True, "loop": asyncio.get_running_loop()}
+    options |= {"skip_instance_cache": True, "use_listings_cache": False}
     return FsspecReader(
-        filesystem,
-        asynchronous=bool(extra),
+        Filesystems(kind, options),
+        asynchronous=asynchronous,
         max_threads=min(MAX_THREADS, spec.max_connections),
         limits=spec.timeouts,
         verifies=verifies,
     )
 
 
-class FsspecReader:
-    """A ``RangeReader`` around one fsspec filesystem.
+class Filesystems:
+    """The filesystems of one scheme: one for each place that its URLs name, such as the host of an FTP server.
 
     Args:
-        filesystem: Made for this reader alone; its sessions are closed with it.
-        asynchronous: It was made with ``asynchronous=True`` on the running loop.
-        max_threads: For a filesystem that blocks.
+        kind: The filesystem's class.
+        options: Its arguments; they outrank what URLs say.
+    """
+
+    def __init__(self, kind: Any, options: Mapping[str, Any]) -> None:
+        self._kind = kind
+        self._options = options
+        self._made: dict[str, Any] = {}
+
+    def __iter__(self) -> Iterator[Any]:
+        """Those that were made."""
+        return iter(self._made.values())
+
+    def __repr__(self) -> str:
+        return str(self._kind.__name__)
+
+    def of(self, url: str) -> Any:
+        """The filesystem that a URL is about; None until it is made."""
+        return self._made.get(repr(self._said_by(url)))
+
+    def make(self, url: str) -> Any:
+        """Makes it, which may connect to a server, and block.
+
+        Raises:
+            TransientStorageError: Its server cannot be reached.
+            StorageError: It does not take its options.
+        """
+        said = self._said_by(url)
+        try:
+            made = self._kind(**{**dict(said), **self._options})
+        except Exception as error:  # noqa: BLE001 -- whatever it is, its text may hold secrets
+            # Options may name files that are not there.
+            if isinstance(error, OSError | EOFError) and not isinstance(error, _NO_FILE):
+                raise typed_error(error, url) from None
+            what = f"the filesystem does not take its options: {type(error).__name__}: {error}"
+            raise StorageError(what, url=url) from None
+        self._made[repr(said)] = made
+        return made
+
+    def _said_by(self, url: str) -> list[tuple[str, Any]]:
+        """The arguments that a URL holds, but for the version in a name: names are used as written."""
+        said: dict[str, Any] = self._kind._get_kwargs_from_urls(url)  # noqa: SLF001 -- fsspec's interface for this
+        return sorted((name, value) for name, value in said.items() if name != "version_aware")
+
+
+class FsspecReader:
+    """A ``RangeReader`` around the fsspec filesystems of one scheme.
+
+    Args:
+        filesystems: Made for this reader alone; their sessions are closed with it.
+        asynchronous: They are made with ``asynchronous=True`` on the running loop.
+        max_threads: For filesystems that block.
         limits: Of one call, where it can be interrupted: one in a thread cannot.
         verifies: Look after each read whether the object is still the listed version.
     """
 
     def __init__(
         self,
-        filesystem: Any,
+        filesystems: Filesystems,
         *,
         asynchronous: bool,
         max_threads: int,
         limits: TimeoutOptions,
         verifies: bool = True,
     ) -> None:
-        self._filesystem = filesystem
+        self._filesystems = filesystems
+        self._making = asyncio.Lock()
         self._limits = limits
         self._verifies = verifies
         self._asynchronous = asynchronous
         self._jobs = ThreadJobs(max_threads, "asyncdata-fsspec")
 
     def __repr__(self) -> str:
-        return f"<FsspecReader {type(self._filesystem).__name__}>"
+        return f"<FsspecReader {self._filesystems}>"
 
     async def stat(self, url: str) -> ObjectInfo:
         """``info`` of one object."""
         try:
             async with asyncio.timeout(self._limit_s(0)):
-                info = await self._call("info", url, self._path(url))
+                info = await self._call("info", url)
         except TimeoutError:
             raise _too_late(url) from None
         if info.get("type") == "directory":
@@ -151,10 +202,9 @@ class FsspecReader:
 
     async def glob(self, pattern: str) -> list[ObjectInfo]:
         """The objects that match; the filesystem's own glob finds candidates, the project's decides."""
-        lead = pattern[: pattern.index("://") + 3]
         found: dict[str, ObjectInfo] = {}
         for text in dict.fromkeys(expand_braces(pattern)):
-            path = self._path(text)
+            path = _path_of(await self._filesystem(text), text)
             (compiled,) = compile_glob(path)
             if compiled.is_literal:
                 try:
@@ -164,15 +214,13 @@ class FsspecReader:
                 found[info.url] = info
                 continue
             try:
-                entries: Mapping[str, Mapping[str, Any]] = await self._call("glob", pattern, path, detail=True)
+                entries: Mapping[str, Mapping[str, Any]] = await self._call("glob", text, detail=True)
             except ObjectNotFoundError:
                 continue
-            # Some filesystems keep a leading slash in their paths, and some URLs do.
-            slash = text[len(lead) :].startswith("/")
+            lead = _lead_of(text, path)
             for name, entry in entries.items():
                 if entry.get("type") != "directory" and compiled.matches(name):
-                    bare = name.lstrip("/")
-                    url = f"{lead}/{bare}" if slash else f"{lead}{bare}"
+                    url = f"{lead}{name.lstrip('/')}"
                     found[url] = _info_of(url, entry)
         return [found[url] for url in sorted(found)]
 
@@ -188,9 +236,7 @@ class FsspecReader:
             return 0
         try:
             async with asyncio.timeout(self._limit_s(len(buffer))):
-                data = await self._call(
-                    "cat_file", info.url, self._path(info.url), start=start, end=start + len(buffer)
-                )
+                data = await self._call("cat_file", info.url, start=start, end=start + len(buffer))
         except TimeoutError:
             raise locate(_too_late(), info, start) from None
         except StorageError as error:
@@ -239,16 +285,25 @@ class FsspecReader:
         await self._jobs.aclose()
         if not self._asynchronous:
             return
-        session = getattr(self._filesystem, "_session", None)
-        close = getattr(session, "close", None)
-        if close is not None:
-            outcome = close()
-            if inspect.isawaitable(outcome):
-                await outcome
+        for filesystem in self._filesystems:
+            session = getattr(filesystem, "_session", None)
+            close = getattr(session, "close", None)
+            if close is not None:
+                outcome = close()
+                if inspect.isawaitable(outcome):
+                    await outcome
 
-    def _path(self, url: str) -> str:
-        path: str = self._filesystem._strip_protocol(url)  # noqa: SLF001 -- fsspec's interface for this
-        return path
+    async def _filesystem(self, url: str) -> Any:
+        known = self._filesystems.of(url)
+        if known is not None:
+            return known
+        async with self._making:
+            known = self._filesystems.of(url)
+            if known is not None:
+                return known
+            if self._asynchronous:
+                return self._filesystems.make(url)
+            return await self._jobs.run(self._filesystems.make, url)
 
     def _limit_s(self, nbytes: int) -> float | None:
         """How long a call may take that brings so many bytes; None where nothing can be interrupted."""
@@ -258,15 +313,31 @@ class FsspecReader:
         pace = max(limits.least_bytes_per_s, _LEAST_PACE)
         return limits.connect_s + limits.first_byte_s + limits.idle_s + nbytes / pace
 
-    async def _call(self, name: str, url: str, *args: Any, **kwargs: Any) -> Any:
+    async def _call(self, name: str, url: str, **kwargs: Any) -> Any:
+        filesystem = await self._filesystem(url)
         try:
+            path = _path_of(filesystem, url)
             if self._asynchronous:
-                return await getattr(self._filesystem, f"_{name}")(*args, **kwargs)
-            return await self._jobs.run(getattr(self._filesystem, name), *args, **kwargs)
+                return await getattr(filesystem, f"_{name}")(path, **kwargs)
+            return await self._jobs.run(getattr(filesystem, name), path, **kwargs)
         except StorageError:
             raise
         except Exception as error:
             raise typed_error(error, url) from error
+
+
+def _path_of(filesystem: Any, url: str) -> str:
+    path: str = filesystem._strip_protocol(url)  # noqa: SLF001 -- fsspec's interface for this
+    return path
+
+
+def _lead_of(url: str, path: str) -> str:
+    """What of a URL stands before its path: some filesystems keep a leading slash in their paths, and some URLs do."""
+    bare = path.lstrip("/")
+    if url.endswith(bare):
+        return url.removesuffix(bare)
+    scheme, _, rest = url.partition("://")
+    return f"{scheme}:///" if rest.startswith("/") else f"{scheme}://"
 
 
 def _too_late(url: str | None = None) -> StorageError:
@@ -276,7 +347,7 @@ def _too_late(url: str | None = None) -> StorageError:
 def typed_error(error: Exception, url: str) -> StorageError:
     """The typed error for what a filesystem raised: by its type, never by its words."""
     what = f"{type(error).__name__}: {error}"
-    if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError):
+    if isinstance(error, _NO_FILE):
         return ObjectNotFoundError("no such object", url=url)
     if isinstance(error, PermissionError):
         return AccessDeniedError(what, url=url)

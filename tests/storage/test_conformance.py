@@ -21,6 +21,7 @@ from asyncdata.storage.fsspec import FsspecReader
 from asyncdata.storage.reader import RangeReader, ReaderSpec
 from asyncdata.testing.readers import RangeReaderSuite, Store
 from fake_gcs import FakeGCS
+from tests.storage.given_filesystem import GivenFilesystem
 
 
 class _Place:
@@ -207,7 +208,7 @@ class TestFsspecAsync(RangeReaderSuite):
     @asynccontextmanager
     async def store(self) -> AsyncIterator[Store]:
         wrapped = AsyncFileSystemWrapper(MemoryFileSystem(), asynchronous=True)
-        reader = FsspecReader(wrapped, asynchronous=True, max_threads=1, limits=TimeoutOptions())
+        reader = FsspecReader(GivenFilesystem(wrapped), asynchronous=True, max_threads=1, limits=TimeoutOptions())
         try:
             yield MemoryPlace("memory://suite/", reader, None)
         finally:

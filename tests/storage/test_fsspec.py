@@ -2,10 +2,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from typing import ClassVar
 
 import aiohttp
+import fsspec
 import pytest
 from fsspec.spec import AbstractFileSystem
+from fsspec.utils import infer_storage_options
 from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
@@ -18,9 +21,11 @@ from asyncdata.errors import (
 )
 from asyncdata.options import TimeoutOptions
 from asyncdata.storage.failures import ReadFailedError
-from asyncdata.storage.fsspec import FsspecReader, typed_error
+from asyncdata.storage.fsspec import FsspecReader, open_reader, typed_error
+from asyncdata.storage.reader import ReaderSpec
 from asyncdata.types import ObjectInfo
 from tests.patience import LIMIT_S
+from tests.storage.given_filesystem import GivenFilesystem
 
 
 class Odd(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
@@ -56,7 +61,7 @@ INFO = ObjectInfo(url="odd://x", size=10, version="1")
 
 async def read(filesystem: Odd, start: int, size: int) -> bytes:
     """One read."""
-    reader = FsspecReader(filesystem, asynchronous=False, max_threads=1, limits=TimeoutOptions())
+    reader = FsspecReader(GivenFilesystem(filesystem), asynchronous=False, max_threads=1, limits=TimeoutOptions())
     buffer = bytearray(size)
     try:
         await reader.read_into(INFO, start, memoryview(buffer))
@@ -91,7 +96,7 @@ async def test_long_answers_are_refused(odd: Odd) -> None:
 async def test_an_object_without_a_size_is_refused(odd: Odd) -> None:
     """Nothing can be planned on it."""
     odd.size = None  # type: ignore[assignment]  # as some filesystems do
-    reader = FsspecReader(odd, asynchronous=False, max_threads=1, limits=TimeoutOptions())
+    reader = FsspecReader(GivenFilesystem(odd), asynchronous=False, max_threads=1, limits=TimeoutOptions())
     with pytest.raises(StorageError, match="size"):
         await reader.stat("odd://x")
     await reader.aclose()
@@ -132,7 +137,7 @@ async def test_foreign_errors_become_typed(odd: Odd, raised: Exception, kind: ty
 
 async def test_a_cancelled_read_ends_with_its_thread(odd: Odd) -> None:
     """The thread does not hold the caller's buffer: the copy is made on the loop."""
-    reader = FsspecReader(odd, asynchronous=False, max_threads=1, limits=TimeoutOptions())
+    reader = FsspecReader(GivenFilesystem(odd), asynchronous=False, max_threads=1, limits=TimeoutOptions())
     task = asyncio.create_task(reader.read_into(INFO, 0, memoryview(bytearray(5))))
     await asyncio.sleep(0)
     task.cancel()
@@ -156,12 +161,89 @@ class Silent(Odd):
 async def test_a_filesystem_that_never_answers_is_given_up() -> None:
     """What can be interrupted has a time limit, for metadata and for bytes."""
     limits = TimeoutOptions(connect_s=0.1, first_byte_s=0.1, idle_s=0.1)
-    reader = FsspecReader(Silent(), asynchronous=True, max_threads=1, limits=limits)
+    reader = FsspecReader(GivenFilesystem(Silent()), asynchronous=True, max_threads=1, limits=limits)
     try:
         async with asyncio.timeout(LIMIT_S):
             for ask in (reader.stat(INFO.url), reader.read_into(INFO, 0, memoryview(bytearray(10)))):
                 with pytest.raises(ReadFailedError, match="in time") as caught:
                     await ask
                 assert caught.value.url == INFO.url
+    finally:
+        await reader.aclose()
+
+
+class Place(Odd):
+    """A filesystem whose URLs name a host, as FTP's do; its paths begin with a slash."""
+
+    protocol = "place"
+    made: ClassVar[list[dict[str, object]]] = []
+    refuses: ClassVar[Exception | None] = None
+
+    def __init__(self, host: str, port: int = 0, **options: object) -> None:
+        super().__init__()
+        if self.refuses is not None:
+            raise self.refuses
+        self.host = host
+        self.made.append({"host": host, "port": port, **options})
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return str(infer_storage_options(path)["path"])
+
+    @staticmethod
+    def _get_kwargs_from_urls(path: str) -> dict[str, object]:
+        return {name: value for name, value in infer_storage_options(path).items() if name in ("host", "port")}
+
+    def glob(self, path: str, **_: object) -> dict[str, dict[str, object]]:
+        """One match."""
+        name = path.replace("*", self.host)
+        return {name: self.info(name)}
+
+
+@pytest.fixture
+def places(monkeypatch: pytest.MonkeyPatch) -> type[Place]:
+    """What serves ``place://`` while a test runs."""
+    monkeypatch.setattr(Place, "made", [])
+    monkeypatch.setattr(fsspec, "get_filesystem_class", {"place": Place}.__getitem__)
+    return Place
+
+
+async def test_a_url_says_which_server(places: type[Place]) -> None:
+    """Each host has a filesystem of its own, which is made once; matches keep the host; options outrank the URL."""
+    reader = open_reader(ReaderSpec(scheme="place", backend="asyncdata.storage.fsspec", options={"port": 7}))
+    try:
+        urls = []
+        for host in ("one", "two", "one"):
+            urls += [info.url for info in await reader.glob(f"place://{host}:21/a/*.txt")]
+            assert (await reader.stat(urls[-1])).size == 10
+    finally:
+        await reader.aclose()
+    assert urls == ["place://one:21/a/one.txt", "place://two:21/a/two.txt", "place://one:21/a/one.txt"]
+    assert [(made["host"], made["port"]) for made in places.made] == [("one", 7), ("two", 7)]
+
+
+@pytest.mark.parametrize(
+    ("raised", "kind", "message"),
+    [
+        (ConnectionRefusedError(111, "refused"), TransientStorageError, "refused"),
+        (PermissionError("login"), AccessDeniedError, "login"),
+        (FileNotFoundError(2, "no key file"), StorageError, "does not take its options: FileNotFoundError"),
+        (TypeError("missing an argument"), StorageError, "does not take its options: TypeError"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
+)
+async def test_what_fails_while_a_filesystem_is_made(
+    places: type[Place], monkeypatch: pytest.MonkeyPatch, raised: Exception, kind: type[StorageError], message: str
+) -> None:
+    """A server that cannot be reached is no wrong option, and another attempt may succeed."""
+    monkeypatch.setattr(places, "refuses", raised)
+    reader = open_reader(ReaderSpec(scheme="place", backend="asyncdata.storage.fsspec"))
+    try:
+        with pytest.raises(kind, match=message) as caught:
+            await reader.stat("place://one/a")
+        assert isinstance(caught.value, TransientStorageError) is (kind is TransientStorageError)
+        assert caught.value.url == "place://one/a"
+        monkeypatch.setattr(places, "refuses", None)
+        assert (await reader.stat("place://one/a")).size == 10
     finally:
         await reader.aclose()
