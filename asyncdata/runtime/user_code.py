@@ -33,6 +33,7 @@ class UserFunction:
         context: Of the stage that calls it.
         keys: Key of the random generators, when the function takes one.
         depth: Of the function's step in the plan; sets its random numbers apart from those of other steps.
+        given: What the arguments are, if they are not an element or its items.
     """
 
     def __init__(
@@ -41,11 +42,13 @@ class UserFunction:
         context: StageContext,
         keys: tuple[int, int] | None = None,
         depth: int = 0,
+        given: str | None = None,
     ) -> None:
         self._function = function
         self._context = context
         self._keys = keys
         self._depth = depth
+        self._given = given
 
     def __call__(self, element: Element, origin: Rows) -> Any:
         """What the function returns."""
@@ -75,7 +78,8 @@ class UserFunction:
             no_coroutine(value)
             return value if convert is None else convert(value)
         except BaseException as error:
-            explain_call(error, self._function, arguments, {} if self._keys is None else {"rng": None})
+            named = {} if self._keys is None else {"rng": None}
+            explain_call(error, self._function, arguments, named, self._given)
             raised = as_raisable(error)
             self._context.sources.locate(raised, self._context.label, origin)
             if raised is error:

@@ -28,6 +28,7 @@ def explain_call(
     function: Callable[..., Any] | None,
     passed: tuple[Any, ...],
     named: Mapping[str, Any] = _NOTHING,
+    given: str | None = None,
 ) -> None:
     """Adds the cure to a `TypeError` that says only that a function does not take its arguments.
 
@@ -36,20 +37,50 @@ def explain_call(
         function: The user's.
         passed: Its arguments: the items of an element that is a tuple.
         named: Those given by keyword.
+        given: What the arguments are, if they are not an element or its items.
     """
-    if type(error) is not TypeError or function is None or len(passed) < 2 or not error.args:
+    if type(error) is not TypeError or function is None or not passed or not error.args:
         return
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
         return
-    if _takes(signature, passed, named) or not _takes(signature, passed[:1], named):
+    if _takes(signature, passed, named):
         return
-    cure = (
-        f"the element is a tuple, whose {len(passed)} items are passed as separate arguments: make the function take "
-        f"{len(passed)}, or *items"
+    cure = _cure(signature, passed, named, given)
+    if cure is not None:
+        error.args = (f"{error.args[0]}; {cure}",)
+
+
+def _cure(
+    signature: inspect.Signature, passed: tuple[Any, ...], named: Mapping[str, Any], given: str | None
+) -> str | None:
+    if given is not None:
+        return f"it is called with {given}"
+    if len(passed) > 1 and _takes(signature, passed[:1], named):
+        return (
+            f"the element is a tuple, whose {len(passed)} items are passed as separate arguments: make the function "
+            f"take {len(passed)}, or *items"
+        )
+    if "rng" in signature.parameters and "rng" not in named and _takes(signature, passed, {**named, "rng": None}):
+        return "map passes a random generator as rng if it has the argument rng=True"
+    (element, *others) = passed
+    if others or not _takes(signature, (element,) * _wanted(signature, named), named):
+        return None
+    if isinstance(element, Mapping):
+        return "a dict is one argument: make the function take one, and look up the values in it"
+    if isinstance(element, tuple):
+        return "a namedtuple is one argument: make the function take one, and use its fields"
+    return None
+
+
+def _wanted(signature: inspect.Signature, named: Mapping[str, Any]) -> int:
+    """How many arguments by position must be given."""
+    by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(
+        each.kind in by_position and each.default is inspect.Parameter.empty and name not in named
+        for name, each in signature.parameters.items()
     )
-    error.args = (f"{error.args[0]}; {cure}",)
 
 
 def _takes(signature: inspect.Signature, passed: tuple[Any, ...], named: Mapping[str, Any]) -> bool:

@@ -116,7 +116,7 @@ def _contents(node: grouping.Contents, scope: Scope, context: StageContext) -> S
 def _group_by_window(node: grouping.GroupByWindow, scope: Scope, context: StageContext) -> Stage:
     around = around_inner(node, scope)
     wrap = _Wrap(node.make)
-    function = UserFunction(node.function, context)
+    function = UserFunction(node.function, context, given="two arguments, the key and the Dataset of its window")
 
     def reduce(value: int, contents: Materialized, number: int, origin: Rows) -> Stage:
         inner = made_inside(function, (value, wrap(contents)), origin, scope)

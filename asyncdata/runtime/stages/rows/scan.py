@@ -92,7 +92,7 @@ class ScanStage(RowwiseStage):
         (state,) = (track.saved.value if track is not None else ()) or (initial_state,)
         self._state = copy.deepcopy(state)
         self._passed = 0 if track is None else track.saved.delivered
-        self._function = UserFunction(function, context)
+        self._function = UserFunction(function, context, given="two arguments, the state and the element")
         self._marker = Marker()
         self._count = 0
         self._states: list[Any] = []
