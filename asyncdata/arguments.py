@@ -18,6 +18,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 
 from asyncdata.redaction import redact, redact_value
+from asyncdata.wording import with_article
 
 C = TypeVar("C")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -174,16 +175,20 @@ def url(name: str, value: Any) -> str:
     if isinstance(value, os.PathLike):
         found = os.fspath(value)
         return found if isinstance(found, str) else found.decode()
-    raise TypeError(f"{name} must be a str or a path, not {shown(value)}")
+    raise TypeError(f"{name} must be a str or a path, not {shown(value)}{_if_open(value)}")
 
 
 def urls(name: str, value: Any) -> tuple[str, ...]:
     """Returns one file name, or several in a list."""
     if isinstance(value, str | bytes | os.PathLike):
         return (url(name, value),)
-    if isinstance(value, Mapping | AbstractSet) or not isinstance(value, Iterable):
-        raise TypeError(f"{name} must be a str, a path or a list of them, not {shown(value)}")
+    if isinstance(value, Mapping | AbstractSet) or not isinstance(value, Iterable) or hasattr(value, "read"):
+        raise TypeError(f"{name} must be a str, a path or a list of them, not {shown(value)}{_if_open(value)}")
     return tuple(url(f"every item of {name}", each) for each in value)
+
+
+def _if_open(value: Any) -> str:
+    return ": pass the file's name, not an open file" if hasattr(value, "read") else ""
 
 
 def texts(name: str, values: Any) -> tuple[str, ...]:
@@ -274,5 +279,4 @@ def shown(value: Any) -> str:
         return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}… ({kind})"
     if isinstance(value, type):
         return f"the class {kind if value is type else value.__qualname__}"
-    article = "an" if kind[:1].lower() in "aeiou" else "a"
-    return f"{article} {kind}"
+    return with_article(kind)

@@ -52,8 +52,13 @@ class Dataset:
 
     __slots__ = ("_epochs", "_node")
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node | None = None) -> None:
         """Wraps a node; use the constructors of `Dataset` instead."""
+        if not isinstance(node, Node):
+            raise TypeError(
+                "a Dataset is made by a constructor, such as Dataset.from_tensor_slices([1, 2]) or "
+                "TFRecordDataset(path)"
+            )
         self._node = node
         self._epochs = answers.Epochs()
 

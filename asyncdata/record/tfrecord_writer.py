@@ -83,7 +83,11 @@ class TFRecordWriter:
                 )
             self._path = Path(path_of(name))
             self._partial = self._path.with_name(f".{self._path.name}.{secrets.token_hex(4)}.partial")
-            self._file: Any = self._partial.open("xb")
+            try:
+                self._file: Any = self._partial.open("xb")
+            except OSError as error:
+                # Nobody knows the hidden name.
+                raise OSError(error.errno, error.strerror, str(self._path)) from None
         elif hasattr(target, "write"):
             self._file = target
         else:

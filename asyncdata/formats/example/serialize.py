@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from asyncdata import arguments
 from asyncdata.formats.example.varints import SHORT_VARINTS, pack_few, pack_varints, write_varint
+from asyncdata.wording import kind_of
 
 _Piece: TypeAlias = bytes | bytearray | memoryview
 _Message: TypeAlias = tuple[bytes, Iterable[_Piece], int]
@@ -186,7 +187,7 @@ def _any_feature(value: Any) -> _Message:
         if not value:
             return _EMPTY
         if isinstance(value[0], str | bytes | bytearray | memoryview):
-            return _strings([_encoded(item) for item in value])
+            return _strings([_encoded(item, "bytes or str like the first item") for item in value])
     try:
         array = np.asarray(value)
     except ValueError:
@@ -278,11 +279,11 @@ def _long_strings(values: Sequence[_Piece]) -> _Message:
     return head, chain.from_iterable(zip(leads, values, strict=True)), len(head) + total
 
 
-def _encoded(value: Any) -> _Piece:
+def _encoded(value: Any, expected: str = "bytes, str, numbers, or a list or array of one of these") -> _Piece:
     if isinstance(value, str):
         return value.encode()
     if isinstance(value, bytes | bytearray):
         return value
     if isinstance(value, memoryview):
         return value.cast("B") if value.c_contiguous and value.nbytes else bytes(value)
-    raise TypeError(f"expected bytes or str, not a {type(value).__name__}")
+    raise TypeError(f"expected {expected}, not {kind_of(value)}")

@@ -36,6 +36,7 @@ from asyncdata.memory.structure import (
     leaf_names,
 )
 from asyncdata.runtime.stage import Stage, StageContext
+from asyncdata.wording import kind_of
 
 _SMALL_ROW: Final = 64
 """Rows of up to so many bytes are copied out of the arena: a reference to them would cost as much."""
@@ -177,9 +178,9 @@ def _length(column: Column) -> int:
         try:
             shape = np.shape(value) if not isinstance(value, bytes | str) else ()
         except ValueError as error:
-            raise UnbatchableError(f"a {type(value).__name__} that is no regular array has no rows: {error}") from error
+            raise UnbatchableError(f"{kind_of(value)} that is no regular array has no rows: {error}") from error
     if not shape:
-        raise UnbatchableError("a scalar has no rows; unbatch takes elements whose leaves have a first axis")
+        raise UnbatchableError("a scalar has no rows: every leaf of the elements must have a first axis")
     return shape[0]
 
 
