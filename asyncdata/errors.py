@@ -114,7 +114,7 @@ class StorageError(AsyncdataError):
 
 
 class TransientStorageError(StorageError):
-    """A failure that may pass: 408, 429, 5xx, a reset or refused connection, a time limit, a truncated body.
+    """A failure that may pass: 408, 425, 429, 5xx but 501, a broken connection, a time limit, a truncated body.
 
     Attributes:
         retry_after_s: The delay in seconds that the server asked for, if it did.
@@ -128,7 +128,7 @@ class ObjectNotFoundError(StorageError, FileNotFoundError):
 
 
 class AccessDeniedError(StorageError, PermissionError):
-    """The credentials are missing, expired or insufficient (401, 403)."""
+    """The credentials are missing, expired or insufficient (401, 403, 407)."""
 
 
 class ObjectChangedError(StorageError):

@@ -109,13 +109,11 @@ def image_dataset_from_directory(
         CorruptRecordError: During iteration, for a file that is not a complete JPEG or PNG.
 
     Example:
-        >>> import asyncdata as ad, numpy as np, pathlib, tempfile
-        >>> from asyncdata.formats.image import encode_png
+        >>> import asyncdata as ad, cv2, numpy as np, pathlib, tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     for name in ("cat", "dog"):
         ...         pathlib.Path(folder, name).mkdir()
-        ...         data = encode_png(np.full((4, 6, 3), len(name), np.uint8))
-        ...         written = pathlib.Path(folder, name, "0.png").write_bytes(data)
+        ...         written = cv2.imwrite(f"{folder}/{name}/0.png", np.full((4, 6, 3), len(name), np.uint8))
         ...     ds = ad.image_dataset_from_directory(folder, image_size=(2, 2), shuffle=False, verbose=False)
         ...     [(images, labels)] = ds
         >>> images.shape, labels.tolist(), ds.class_names

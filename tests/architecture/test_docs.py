@@ -44,6 +44,9 @@ ALONE = {
 FENCE = re.compile(r"^(?P<indent> *)```(?P<language>\w*)[^\n]*$")
 OPT_OUT = re.compile(r"<!-- not executed: \S.* -->")
 NEEDS = re.compile(r"^<!-- needs: (\w+) -->$", re.MULTILINE)
+IMPORT = re.compile(r"^(?: *>>> | *\.\.\. )? *from ((?:asyncdata|fake_gcs)[\w.]*) import ([\w, ]+)$", re.MULTILINE)
+INSIDE = {"contributing.md"}
+"""Pages for those who change asyncdata."""
 LINK = re.compile(r"\]\((?!https?:|#|mailto:)(?P<target>[^)#\s]+)")
 
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
@@ -148,6 +151,22 @@ def test_every_public_class_and_function_shows_an_example() -> None:
     }
     assert len(shown) > 30
     assert [name for name, thing in shown.items() if ">>>" not in (thing.__doc__ or "")] == []
+
+
+def test_examples_for_users_import_public_names() -> None:
+    """What a page for users or a docstring of a public name imports, readers may import, too."""
+    texts = {name_of(page): script_of(page.read_text(encoding="utf-8")) for page in PAGES if page.name not in INSIDE}
+    things = {f"{package}.{name}": getattr(importlib.import_module(package), name) for package, name in public_names()}
+    texts |= {name: thing.__doc__ or "" for name, thing in things.items() if callable(thing)}
+    imports = {
+        (name, f"{package}.{each.strip()}")
+        for name, text in texts.items()
+        for package, names in IMPORT.findall(text)
+        for each in names.split(",")
+    }
+    assert len(imports) > 20
+    known = {*things, "asyncdata.options.read_environment"}
+    assert sorted(pair for pair in imports if pair[1] not in known) == []
 
 
 def vars_of(thing: type) -> dict[str, object]:
