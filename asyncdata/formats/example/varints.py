@@ -2,7 +2,8 @@
 
 A varint holds 7 bits per byte, lowest first; all bytes but the last have their top bit set; an int64 takes at most ten.
 Decoding many at once works on 64-bit words: the first eight bytes of a varint are masked to its width, and their 7-bit
-groups are pushed together in three steps. The rare ninth and tenth bytes are added if there are any.
+groups are pushed together in three steps. The rare ninth and tenth bytes are added if there are any. Lists of short
+varints are decoded in 32-bit words.
 """
 
 from __future__ import annotations
@@ -47,6 +48,15 @@ _GROUPS: Final = tuple(
         (0x000000000FFFFFFF, 0x0FFFFFFF00000000, 4),
     )
 )
+_SHORT_BYTES: Final = 4
+"""Varints of up to so many bytes are decoded in words of 32 bits, which takes little more than half as long."""
+_SHORT_GROUPS: Final = tuple(
+    (np.uint32(low), np.uint32(high), np.uint32(shift))
+    for low, high, shift in ((0x007F007F, 0x7F007F00, 1), (0x00003FFF, 0x3FFF0000, 2))
+)
+_BITS_IN_FRONT: Final = np.array([32 - 8 * width for width in range(_SHORT_BYTES + 1)], np.uint32)
+_BITS_IN_FRONT.setflags(write=False)
+"""By width: how many bits of the word that ends with a varint lie in front of it."""
 _MASK_OF_WIDTH: Final = np.array([(1 << 8 * min(width, 8)) - 1 for width in range(256)], np.uint64)
 _MASK_OF_WIDTH.setflags(write=False)
 """By width: a word whose bytes up to the width are set."""
@@ -308,17 +318,18 @@ def unpack_varints(data: ByteArray) -> tuple[IntArray, IntArray]:
     ends = np.flatnonzero(last)
     if len(ends) == size:
         return data.astype(np.int64), ends
-    starts = np.empty_like(ends)
-    starts[0] = 0
-    starts[1:] = ends[:-1]
-    starts[1:] += 1
-    widths = ends - starts
-    widths += 1
+    widths = np.empty_like(ends)
+    widths[0] = ends[0] + 1
+    np.subtract(ends[1:], ends[:-1], out=widths[1:])
     widest = int(widths.max())
     if widest > MAX_VARINT_BYTES:
         raise WireError("a varint of a list is longer than 10 bytes")
-    padded = np.zeros(size + 2 * _WORD_BYTES, np.uint8)
-    padded[:size] = data
+    if widest <= _SHORT_BYTES:
+        return _short_varints(data, ends, widths), ends
+    starts = ends - widths
+    starts += 1
+    padded = np.zeros(len(data) + 2 * _WORD_BYTES, np.uint8)
+    padded[: len(data)] = data
     words = words_at(padded, starts)
     words &= _MASK_OF_WIDTH.take(widths)
     values = _join_groups(words, widest)
@@ -326,6 +337,22 @@ def unpack_varints(data: ByteArray) -> tuple[IntArray, IntArray]:
         wide = np.flatnonzero(widths > byte)
         values[wide] |= (padded[starts[wide] + byte] & np.uint8(0x7F)).astype(np.uint64) << np.uint64(7 * byte)
     return values.view(np.int64), ends
+
+
+def _short_varints(data: ByteArray, ends: IntArray, widths: IntArray) -> IntArray:
+    """The varints of a run of bytes, none of them wider than a word of 32 bits."""
+    padded = np.empty(_SHORT_BYTES - 1 + len(data), np.uint8)
+    padded[: _SHORT_BYTES - 1] = 0
+    padded[_SHORT_BYTES - 1 :] = data
+    # Copied as a whole, which is faster than to gather words that are not aligned.
+    words = np.ndarray((len(data),), "<u4", padded, strides=(1,)).copy().take(ends)
+    words >>= _BITS_IN_FRONT.take(widths)
+    for low, high, shift in _SHORT_GROUPS:
+        upper = words & high
+        upper >>= shift
+        words &= low
+        words |= upper
+    return words.astype(np.int64)
 
 
 def pack_varints(values: IntArray) -> bytes:
