@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from asyncdata.errors import UnbatchableError
 from asyncdata.memory.bytesarray import BytesArray
+from asyncdata.memory.padded_shapes import Shape, arranged, as_shape
 from asyncdata.memory.ragged import RaggedArray
 from asyncdata.memory.structure import LEAF, RaggedOf, Structure, flatten, unflatten
 from asyncdata.plan import combining, grouping, sources, transformations
@@ -83,14 +85,32 @@ def _batch(node: transformations.Batch, of: Of) -> Any:
 
 @_rule.register
 def _padded_batch(node: grouping.PaddedBatch, of: Of) -> Any:
+    spec = of(node.input)
+    leaves, structure = flatten(spec)
+    shapes: list[Shape] = [None] * len(leaves)
+    if node.shapes is not None:
+        try:
+            shapes = [as_shape(shape) for shape in arranged(structure, node.shapes, "padded_shapes")]
+        except UnbatchableError:
+            return None  # of elements whose nest is not known, or an error when they come
+    padded = (_padded(leaf, shape, node) for leaf, shape in zip(leaves, shapes, strict=True))
+    return unflatten(structure, padded)
+
+
+def _padded(spec: Any, shape: Shape, node: grouping.PaddedBatch) -> Any:
+    """One leaf of batches; what is of one length in all elements is not padded."""
     size = node.size if node.drop_remainder else None
-
-    def padded(spec: Any) -> Any:
-        known = isinstance(spec, ArraySpec) and spec.shape is not None
-        return ArraySpec((size, *(None for _ in spec.shape)), spec.dtype) if known else None
-
-    # Where every axis is padded to the longest, the lengths follow from the data alone.
-    return _each(padded, of(node.input)) if node.shapes is None else None
+    if isinstance(spec, BytesSpec | StrSpec):
+        return type(spec)((size,)) if spec.shape == () else None
+    if not isinstance(spec, ArraySpec):
+        return None
+    if shape is None and spec.shape is not None:
+        shape = (None,) * len(spec.shape)
+    if shape is None or (spec.shape is not None and len(spec.shape) != len(shape)):
+        return ArraySpec(None, spec.dtype)
+    longest = spec.shape if node.longest is None else (node.longest,) * len(shape)
+    extents = (most if length is None else length for length, most in zip(shape, longest or shape, strict=True))
+    return ArraySpec((size, *extents), spec.dtype)
 
 
 @_rule.register

@@ -241,7 +241,26 @@ SPECS: dict[str, tuple[ad.Dataset, Any]] = {
         D.zip({"i": pictures, "n": five}).map(ad.decode_image(1, (2, 5), feature="i")).batch(2),
         {"i": ArraySpec((None, 2, 5, 1), np.uint8), "n": ArraySpec((None,), np.int64)},
     ),
-    "padded": (D.from_tensors(np.zeros(3)).padded_batch(2), ArraySpec((None, None), np.float64)),
+    "padded": (D.from_tensors(np.zeros(3)).padded_batch(2), ArraySpec((None, 3), np.float64)),
+    "padded nests": (
+        mixed.padded_batch(3, {"x": [5, None], "y": ([], [])}, drop_remainder=True),
+        {"x": ArraySpec((3, 5, 3), np.float32), "y": (ArraySpec((3,), np.int16), BytesSpec((3,)))},
+    ),
+    "padded, of several lengths": (
+        D.from_generator(
+            lambda: [[[1, 2]], [[3, 4]] * 2], output_signature=ArraySpec((None, 2), np.int64)
+        ).padded_batch(2, [4, None]),
+        ArraySpec((None, 4, 2), np.int64),
+    ),
+    "padded twice": (
+        five.batch(2).padded_batch(2).padded_batch(1, (-1, 7)),
+        ArraySpec((None, None, 7), np.int64),
+    ),
+    "padded and ragged": (
+        D.from_tensor_slices(np.zeros((3, 2, 3))).padded_batch(2).ragged_batch(2),
+        RaggedSpec((None, None, 2, 3), np.float64, 1),
+    ),
+    "padded in a wrong nest": (five.padded_batch(2, ([], [])).take(0), None),
 }
 
 
