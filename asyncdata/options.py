@@ -266,8 +266,8 @@ class Options(OptionRecord):
         deterministic: Default of every stage's ``deterministic``. False lets stages deliver what is ready first;
             ``interleave`` keeps the order within each shard.
         num_workers: Number of worker processes, which start when a function is to run in them. ``AUTOTUNE``: as many as
-            there are tasks for, at most the number of usable CPUs; those that bring nothing end. 0 runs user functions
-            in threads. At most 1024.
+            there are tasks for, at most the number of CPUs that the process's affinity and the quota of its container
+            allow; those that bring nothing end. 0 runs user functions in threads. At most 1024.
         num_threads: Threads for ``executor="thread"`` functions and plain generators. ``AUTOTUNE``: twice the number of
             usable CPUs.
         chunk_bytes: Size of one ranged read. Larger reads cost less CPU per byte and hold more memory. ``AUTOTUNE``: 8
@@ -444,11 +444,3 @@ def _proxy_variable(kind: str) -> str | None:
 def set_variables(names: Iterable[str]) -> list[str]:
     """Returns the names of those environment variables that are set; their values may be secrets."""
     return [name for name in names if os.environ.get(name)]
-
-
-def usable_cpus() -> int:
-    """Returns the number of CPUs that this process may run on, respecting its affinity."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:
-        return os.cpu_count() or 1

@@ -11,7 +11,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final
 
-from asyncdata.options import usable_cpus
+from asyncdata.machine import usable_cpus
 
 SEED: Final = 1
 """Of every draw in the benchmarks that the caller may not choose."""

@@ -35,7 +35,7 @@ from typing import Final
 
 import numpy as np
 
-from asyncdata.options import usable_cpus
+from asyncdata.machine import usable_cpus
 from benchmarks.conditions import SEED, conditions
 from benchmarks.cpu_quota import is_possible
 from benchmarks.launch import run_json

@@ -42,7 +42,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from asyncdata.options import usable_cpus
+from asyncdata.machine import usable_cpus
 from benchmarks.conditions import conditions
 from benchmarks.datasets import RAW_BYTES, Shards, write_shards
 from benchmarks.launch import PEERS_PYTHON, find_python, run_here, run_json, run_peer

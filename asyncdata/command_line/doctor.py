@@ -11,7 +11,7 @@ import platform
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -19,8 +19,9 @@ from typing import Final
 import asyncdata
 from asyncdata.command_line.result_printer import FAILED, FOUND, OK, ResultPrinter, size
 from asyncdata.errors import StorageError
+from asyncdata.machine import cpu_quota, memory_left, read_text, usable_cpus
 from asyncdata.observe.progress import Display
-from asyncdata.options import Options, read_environment, set_variables, usable_cpus
+from asyncdata.options import Options, read_environment, set_variables
 from asyncdata.storage import Fetcher
 
 HELP: Final = "report the limits of this machine, what is installed, and how quickly URLs answer"
@@ -118,35 +119,18 @@ def descriptors(soft: int, hard: int) -> Diagnosis:
 
 
 def _cores() -> Diagnosis:
-    cores, quota = usable_cpus(), container_cores(_first_line)
-    if quota is None or quota >= cores:
-        return Diagnosis("cores", str(cores))
-    advice = f"AUTOTUNE counts {cores} cores: pass Options(num_workers={max(1, int(quota))})"
-    return Diagnosis("cores", f"{cores}, of which the container may use {quota:g}", advice, "finding")
-
-
-def container_cores(first_line: Callable[[str], str | None]) -> float | None:
-    """Cores that a container's quota allows, by either version of cgroups; None without one.
-
-    Args:
-        first_line: Gives the first line of a file; None for a file that is not there.
-    """
-    words = (first_line("/sys/fs/cgroup/cpu.max") or "").split()
-    if len(words) == 2 and words[0] != "max":
-        return int(words[0]) / int(words[1])
-    quota = int(first_line("/sys/fs/cgroup/cpu/cpu.cfs_quota_us") or -1)
-    period = int(first_line("/sys/fs/cgroup/cpu/cpu.cfs_period_us") or 0)
-    return quota / period if quota > 0 and period > 0 else None
+    cores, quota = usable_cpus(), cpu_quota()
+    part = "" if quota is None or quota >= cores else f"; the container may use {quota:g}"
+    return Diagnosis("cores", f"{cores}{part}")
 
 
 def _memory(options: Options) -> Diagnosis:
     lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     kilobytes = {line.partition(":")[0]: int(line.split()[1]) for line in lines}
     free = kilobytes["MemAvailable"] * 1024
-    limit = _first_line("/sys/fs/cgroup/memory.max") or "max"
-    used = _first_line("/sys/fs/cgroup/memory.current") or "0"
-    if limit != "max":
-        free = min(free, int(limit) - int(used))
+    left = memory_left()
+    if left is not None:
+        free = min(free, left)
     value = f"{size(free)} free; a pipeline's limit is {size(options.memory_limit_bytes)}"
     if free >= 2 * options.memory_limit_bytes:
         return Diagnosis("memory", value)
@@ -163,11 +147,8 @@ def _shared_memory() -> Diagnosis:
     return Diagnosis("shared memory", "memfd, limited by memory only")
 
 
-def _first_line(path: str) -> str | None:
-    try:
-        return Path(path).read_text(encoding="ascii").partition("\n")[0].strip()
-    except (OSError, UnicodeDecodeError):
-        return None
+def _first_line(path: str) -> str:
+    return read_text(path).partition("\n")[0].strip()
 
 
 def _packages() -> Iterator[Diagnosis]:

@@ -20,8 +20,9 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
+from asyncdata.machine import usable_cpus
 from asyncdata.observe.cpu_time import clock_s
-from asyncdata.options import AUTOTUNE, usable_cpus
+from asyncdata.options import AUTOTUNE
 from asyncdata.storage.attempt import Attempt
 from asyncdata.storage.reader import RangeReader, ReaderSpec
 from asyncdata.types import ObjectInfo

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from asyncdata.command_line.doctor import container_cores, descriptors
+from asyncdata.command_line.doctor import descriptors
 from fake_gcs import FakeGCS
 
 
@@ -23,22 +23,6 @@ def test_the_machine(run: Callable[..., Any]) -> None:
     assert ran.code == any(check["kind"] == "finding" for check in checks.values())
     text = run("doctor").out
     assert all(name in text for name in checks)
-
-
-@pytest.mark.parametrize(
-    ("files", "cores"),
-    [
-        ({}, None),
-        ({"cpu.max": "max 100000"}, None),
-        ({"cpu.max": "150000 100000"}, 1.5),
-        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, None),
-        ({"cpu/cpu.cfs_quota_us": "400000", "cpu/cpu.cfs_period_us": "100000"}, 4.0),
-    ],
-    ids=str,
-)
-def test_the_quota_of_a_container(files: dict[str, str], cores: float | None) -> None:
-    """Both versions of cgroups, and machines without a quota or without cgroups."""
-    assert container_cores(lambda path: files.get(path.removeprefix("/sys/fs/cgroup/"))) == cores
 
 
 @pytest.mark.parametrize(

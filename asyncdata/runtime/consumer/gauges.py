@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 import time
 
+from asyncdata.machine import usable_cpus
 from asyncdata.memory.accounts import LedgerSnapshot
 from asyncdata.observe.cpu_time import CpuTime, of_thread
 from asyncdata.observe.line_table import since
@@ -15,7 +16,6 @@ from asyncdata.observe.parts import CpuStats, ReadStats, StageStats, WorkersStat
 from asyncdata.observe.plain import plain
 from asyncdata.observe.snapshot import PipelineStats
 from asyncdata.observe.stopwatch import clock
-from asyncdata.options import usable_cpus
 from asyncdata.runtime.consumer.delivery import Deliverer
 from asyncdata.runtime.life.runtime import Runtime
 from asyncdata.runtime.meter import step_stats

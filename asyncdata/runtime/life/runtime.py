@@ -26,10 +26,11 @@ from typing import Any, Final, Self, TypeVar
 
 from asyncdata import arguments
 from asyncdata.errors import AsyncdataError, CloseTimeoutError, ForkedProcessError, PipelineClosedError, refused
+from asyncdata.machine import usable_cpus
 from asyncdata.memory.arena import GRANULE, Arena, memory_files
 from asyncdata.memory.lease import Returns
 from asyncdata.observe.trace_ring import TraceRing
-from asyncdata.options import AUTOTUNE, MIB, Options, read_environment, usable_cpus
+from asyncdata.options import AUTOTUNE, MIB, Options, read_environment
 from asyncdata.runtime.isolate.loader import Loader
 from asyncdata.runtime.life.close_wait import KILL_S, wait_for_end
 from asyncdata.runtime.life.exit_hooks import discharge, enlist

@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from asyncdata.machine import usable_cpus
 from asyncdata.observe.parts import KnobStats
-from asyncdata.options import usable_cpus
 from asyncdata.planner.autotune import Use
 from asyncdata.runtime.life.runtime import Runtime
 from asyncdata.storage.receivers import Receivers
