@@ -223,9 +223,11 @@ async def test_processes_that_die_are_replaced_a_few_times(caplog: pytest.LogCap
         await fetcher.aclose()
 
 
-@pytest.mark.parametrize("how", ["killed", "stopped", "left alone"])
-async def test_nobody_waits_for_a_process_that_starts(how: str) -> None:
-    """One that dies before it takes reads is not missed; closing does not wait for it."""
+@pytest.mark.parametrize("how", ["killed", "stopped", "given up", "left alone"])
+async def test_nobody_waits_for_a_process_that_starts(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that dies before it takes reads, or never does, is replaced; closing does not wait for it."""
+    if how == "given up":
+        monkeypatch.setattr(receiver_module, "_START_S", 0.05)
     async with FakeGCS(buckets=["bucket"]) as server, processes() as made:
         server.put("bucket", "x", DATA)
         begun: list[ReceiverProcess] = []
@@ -244,7 +246,7 @@ async def test_nobody_waits_for_a_process_that_starts(how: str) -> None:
         while not begun:
             await fetcher.read(info, 0, memoryview(buffer))
             await turns(1)
-        if how == "killed":
+        if how in ("killed", "given up"):
             while receivers.most > 1:
                 await fetcher.read(info, 0, memoryview(buffer))
             assert len(begun) == 3

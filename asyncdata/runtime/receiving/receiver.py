@@ -44,6 +44,8 @@ _LOOK_S: Final = 0.04
 _HEARTBEAT_S: Final = 1.0
 _SILENT_S: Final = 20.0
 """Without a word for so long, while reads are under way, a process is taken for hung."""
+_START_S: Final = 120.0
+"""A process that has not started by then never will; on a busy machine its imports take seconds."""
 _END_S: Final = 5.0
 """For a process to close its connections; then it is killed."""
 
@@ -144,7 +146,10 @@ class ReceiverProcess:
             OSError: It ended before.
         """
         self.tell(protocol.START)
-        await asyncio.wait([self._ready, self._gone], return_when=asyncio.FIRST_COMPLETED)
+        ended, _ = await asyncio.wait([self._ready, self._gone], timeout=_START_S, return_when=asyncio.FIRST_COMPLETED)
+        if not ended:
+            self.kill()
+            await asyncio.wait([self._gone])
         if not self._ready.done():
             raise OSError(f"a receiving process {describe_exit(self._launched.process.exit_code)} while it started")
 
