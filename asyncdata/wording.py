@@ -9,6 +9,10 @@ from typing import Any, Final
 _LIKE_YOU: Final = re.compile("(?i)u(int|ni|s|uid|r[il])")
 """Names that begin with the sound of "you", such as uint8, UserDict and UUID."""
 
+_MOST: Final = 20
+_LONGEST: Final = 60
+"""Names that a list shows, and characters of a name."""
+
 
 def with_article(name: str) -> str:
     """``an int``, ``a list``."""
@@ -45,7 +49,3 @@ def listed(names: Sequence[str]) -> str:
     """The names of what there is: the first ones, and of each the beginning."""
     shown = [repr(name if len(name) <= _LONGEST else f"{name[:_LONGEST]}…") for name in names[:_MOST]]
     return ", ".join(shown) + (", …" if len(names) > _MOST else "")
-
-
-_MOST: Final = 20
-_LONGEST: Final = 60
