@@ -12,6 +12,8 @@ from asyncdata.runtime.randomness import below
 _SHORT: Final = 1 << 16
 _LOOKED_AHEAD: Final = 4
 """Draws for each slot that are looked at: of fifty slots one is not among them."""
+_FEW: Final = 1 << 16
+"""Draws that are looked at together, if these are not more."""
 
 
 def exchange(slots: Rows, size: int) -> tuple[Rows, Rows, Rows]:
@@ -75,10 +77,17 @@ def turns(key: tuple[int, int], drawn: int, size: int, *, full: bool, least: int
     """
     count = max(_LOOKED_AHEAD * size, least)
     found = np.full(size, count, np.int64)
-    if full:
-        slots = swapped(key, drawn, size, count)
-        # Of several numbers that are put into one place, the last one stays.
-        found[slots[::-1]] = np.arange(len(slots))[::-1]
-    else:
+    if not full:
         found[pop(list(range(size)), drained(key, drawn, size, size))] = np.arange(size)
+        return found
+    # A few draws at a time: long before all that are to be looked at, every slot has been drawn.
+    together = max(_LOOKED_AHEAD * size, _FEW)
+    for begin in range(0, count, together):
+        slots = swapped(key, drawn + begin, size, min(together, count - begin))
+        first = np.full(size, count, np.int64)
+        # Of several numbers that are put into one place, the last one stays.
+        first[slots[::-1]] = np.arange(begin, begin + len(slots))[::-1]
+        np.minimum(found, first, out=found)
+        if int(found.max()) < begin + len(slots):
+            break
     return found

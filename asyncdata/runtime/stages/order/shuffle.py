@@ -56,9 +56,6 @@ def from_history(structure: Structure, columns: list[Column], marks: Marks = (),
     return Block(structure, tuple(columns[:-2]), origin.array, advance)
 
 
-_MOST_SKIPPED: Final = 1 << 20
-"""Outputs behind a mark, unless the buffer is large: the draws of all of them are looked at together."""
-
 _MARK_BYTES: Final = 8 << 20
 _MARK_BYTES_PER_ROW: Final = 1 << 10
 """Likewise whenever so many bytes have gone through, or so many for each element of the buffer, if that is more. What
@@ -173,8 +170,6 @@ class ShuffleStage(Stage):
                 raise ValueError("elements of this input lie in no files")
             self._lying = LyingBuffer(self.context, self._pick, mark["places"])
             self._skipped = mark.get("skip", 0)
-            if self._skipped > max(_MOST_SKIPPED, 64 * self._size):
-                raise ValueError(f"{self._skipped} elements behind a mark")
             self._full, self._has_numbers = True, False
             numbers = mark["places"].numbers
             self._numbers = np.zeros(len(mark["places"]), np.int64) if numbers is None else numbers.copy()

@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import Iterable
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from asyncdata.memory.leaf import Leaf
 from asyncdata.memory.structure import LEAF, TupleOf
 from asyncdata.runtime.reading.source_table import LyingFiles
 from asyncdata.runtime.stage import Stage
+from asyncdata.runtime.stages.order import draws
 from asyncdata.runtime.stages.order.draws import turns
 from asyncdata.runtime.stages.order.shuffle import ShuffleStage
 from asyncdata.runtime.state.places import Places
@@ -158,10 +160,11 @@ def test_an_element_that_was_repeated_takes_all_its_slots(seed: int) -> None:
         assert len(read) == len(set(read)), "all of them are asked for together"
 
 
-@given(st.integers(1, 60), st.integers(0, 300), st.booleans())
-def test_turns_are_when_a_slot_is_drawn_first(size: int, least: int, full: bool) -> None:
+@given(st.integers(1, 60), st.integers(0, 300), st.booleans(), st.sampled_from([1, 1 << 16]))
+def test_turns_are_when_a_slot_is_drawn_first(size: int, least: int, full: bool, few: int) -> None:
     """As if outputs were drawn one by one; of a slot that is not drawn for long, that it is not."""
-    found = turns(KEY, 0, size, full=full, least=least)
+    with mock.patch.object(draws, "_FEW", few):
+        found = turns(KEY, 0, size, full=full, least=least)
     looked = max(4 * size, least)
     inputs = range(size + looked) if full else range(size)
     out = oracle.shuffle(inputs, size, drawing(KEY))
@@ -169,6 +172,11 @@ def test_turns_are_when_a_slot_is_drawn_first(size: int, least: int, full: bool)
         assert found.tolist() == [min(out.index(slot), looked) for slot in range(size)]
     else:
         assert found.tolist() == [out.index(slot) for slot in range(size)]
+
+
+def test_no_more_is_looked_at_than_is_needed() -> None:
+    """However many outputs are left out: a compressed file, in which nothing can begin, may have billions of lines."""
+    assert int(turns(KEY, 5, 100, full=True, least=1 << 60).max()) < 10_000
 
 
 def test_the_first_outputs_do_not_wait_for_the_last_rows() -> None:
