@@ -45,8 +45,6 @@ def to_json(value: Any) -> Any:  # noqa: C901, PLR0911 -- a kind each
         return {_KIND: "state", "mark": to_json(value.mark), "skip": int(value.skip)}
     if type(value) in _COMPACT:
         return to_json(value.written())
-    if isinstance(value, str):
-        return value
     if type(value) is float:
         return value if math.isfinite(value) else {_KIND: "float", "value": repr(value)}
     if type(value) is bytes:
@@ -61,7 +59,7 @@ def to_json(value: Any) -> Any:  # noqa: C901, PLR0911 -- a kind each
         return {_KIND: "tuple", "items": [to_json(item) for item in value]}
     if isinstance(value, Places):
         return {_KIND: "places", **to_json(value.columns())}
-    if isinstance(value, np.generic):
+    if isinstance(value, np.generic) and value.dtype.kind in _NUMBER_KINDS:
         return {**_array_to_json(np.asarray(value)), _KIND: "scalar"}
     if type(value) is np.ndarray and value.dtype.kind in _NUMBER_KINDS:
         return _array_to_json(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import enum
 import json
 from typing import Any
 
@@ -23,6 +24,7 @@ PLAIN = (
     | st.floats(allow_nan=False)
     | st.text()
     | st.binary()
+    | st.sampled_from([np.str_("x"), np.bytes_(b"x"), np.float16(2), np.bool_(True), np.uint64(1 << 63)])
     | st_numpy.arrays(st.sampled_from(["<i8", "<f4", "u1", "?", "<U3", "S2"]), st_numpy.array_shapes(max_dims=2))
     | st_numpy.arrays("<i8", st.integers(0, 50))
 )
@@ -102,7 +104,16 @@ def test_rows_of_a_buffer_take_a_few_bytes_each(count: int, first: int) -> None:
     assert np.array_equal(from_json(json.loads(text)), rows)
 
 
-@pytest.mark.parametrize("value", [object(), {1, 2}, np.array([object()]), lambda: None, 1j])
+class Phase(enum.StrEnum):
+    """Would come back as a text."""
+
+    WARM = "warm"
+
+
+RECORD = np.zeros((), [("a", "i4"), ("b", "f8")])[()]
+
+
+@pytest.mark.parametrize("value", [object(), {1, 2}, np.array([object()]), lambda: None, 1j, Phase.WARM, RECORD])
 def test_other_objects_are_refused(value: Any) -> None:
     """The message names the type."""
     with pytest.raises(StateError, match="cannot be saved"):
