@@ -5,13 +5,12 @@ A ``tf.train.SequenceExample`` begins like an Example with its context, followed
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, Final
 
 from asyncdata.errors import CorruptRecordError
 from asyncdata.formats.example.features import Kind
-from asyncdata.formats.example.scalar import TAG_OF_KIND, Data, Place, decode, read_entry, words_of
-from asyncdata.formats.example.varints import WireError, read_length, skip_field
+from asyncdata.formats.example.scalar import TAG_OF_KIND, Data, Place, decode, entries_of, fields_with, words_of
+from asyncdata.formats.example.varints import WireError
 from asyncdata.formats.example.wanted import Wanted
 
 _KINDS: Final[dict[int, Kind]] = {tag: kind for kind, tag in TAG_OF_KIND.items()}
@@ -33,32 +32,15 @@ def features_of(record: bytes) -> dict[str, Any]:
     """
     try:
         found: dict[str, Any] = {}
-        for name, place in _entries(record, 0, len(record), 0x0A):
+        for key, place in entries_of(record, 0x0A):
+            name = key.decode()
             found[name] = _value(record, name, place)
-        for name, (begin, stop) in _entries(record, 0, len(record), 0x12):
-            steps = _fields(record, begin, stop, 0x0A)
+        for key, (begin, stop) in entries_of(record, 0x12):
+            name, steps = key.decode(), fields_with(record, begin, stop, 0x0A)
             found[name] = [_value(record, name, place) for place in steps]
     except (WireError, IndexError, UnicodeDecodeError) as error:
         raise CorruptRecordError(f"the record is not a tf.train.Example: {words_of(error)}") from None
     return found
-
-
-def _entries(data: Data, position: int, end: int, tag: int) -> Iterator[tuple[str, Place]]:
-    """The entries of the maps that are in fields of this tag."""
-    for begin, stop in _fields(data, position, end, tag):
-        for first, last in _fields(data, begin, stop, 0x0A):
-            key, start, behind = read_entry(data, first, last)
-            yield key.decode(), (start, behind)
-
-
-def _fields(data: Data, position: int, end: int, tag: int) -> Iterator[Place]:
-    """The fields of this tag in a message; all others are passed over."""
-    while position < end:
-        if data[position] == tag:
-            begin, position = read_length(data, position + 1, end)
-            yield begin, position
-        else:
-            position = skip_field(data, position, end)
 
 
 def _value(data: Data, name: str, place: Place) -> Any:

@@ -16,7 +16,7 @@ reads every valid record, words all errors, and is the reference for testing the
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -97,18 +97,8 @@ def what_there_is(data: Data, tag: int = 0x0A, what: str = "features") -> str:
         tag: Of the field with the map.
         what: The entries of this map.
     """
-    names: dict[str, None] = {}
-    position, size = 0, len(data)
-    while position < size:
-        if data[position] != tag:
-            position = skip_field(data, position, size)
-            continue
-        position, end = read_length(data, position + 1, size)
-        while position < end:
-            entry, position = read_length(data, position + 1, end)
-            key, begin, stop = read_entry(data, entry, position)
-            if begin < stop:
-                names[key.decode(errors="replace")] = None
+    entries = entries_of(data, tag)
+    names = dict.fromkeys(key.decode(errors="replace") for key, (begin, stop) in entries if begin < stop)
     return f"the record has {listed(list(names))}" if names else f"the record has no {what}"
 
 
@@ -170,6 +160,24 @@ def _scan_map(data: Data, position: int, end: int, slots: Mapping[bytes, int], p
         slot = slots.get(key)
         if slot is not None and begin < stop:
             places[slot] = begin, stop
+
+
+def entries_of(data: Data, tag: int) -> Iterator[tuple[bytes, Place]]:
+    """The entries of the maps that are in a record's fields of this tag: key, and where the value is."""
+    for begin, stop in fields_with(data, 0, len(data), tag):
+        for first, last in fields_with(data, begin, stop, 0x0A):
+            key, start, behind = read_entry(data, first, last)
+            yield key, (start, behind)
+
+
+def fields_with(data: Data, position: int, end: int, tag: int) -> Iterator[Place]:
+    """The fields of this tag in a message; all others are passed over."""
+    while position < end:
+        if data[position] == tag:
+            begin, position = read_length(data, position + 1, end)
+            yield begin, position
+        else:
+            position = skip_field(data, position, end)
 
 
 def read_entry(data: Data, position: int, stop: int) -> tuple[bytes, int, int]:

@@ -49,7 +49,7 @@ _GROUPS: Final = tuple(
     )
 )
 _SHORT_BYTES: Final = 4
-"""Varints of up to so many bytes are decoded in words of 32 bits, which takes little more than half as long."""
+"""Lists whose varints are no wider are decoded in words of 32 bits: half the memory, and fewer steps."""
 _SHORT_GROUPS: Final = tuple(
     (np.uint32(low), np.uint32(high), np.uint32(shift))
     for low, high, shift in ((0x007F007F, 0x7F007F00, 1), (0x00003FFF, 0x3FFF0000, 2))

@@ -13,7 +13,7 @@ _SHORT: Final = 1 << 16
 _LOOKED_AHEAD: Final = 4
 """Draws for each slot that are looked at: of fifty slots one is not among them."""
 _FEW: Final = 1 << 16
-"""Draws that are looked at together, if these are not more."""
+"""So many draws are looked at together, or the above for each slot if that is more."""
 
 
 def exchange(slots: Rows, size: int) -> tuple[Rows, Rows, Rows]:
