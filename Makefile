@@ -31,7 +31,8 @@ export PYTHONDONTWRITEBYTECODE :=
 # Tests run in one process more than there are cores, because many of them wait, and in four at most: each starts worker
 # processes of its own.
 PROCESSES := $(shell expr $$(nproc 2>/dev/null || echo 2) + 1)
-PYTEST := $(RUN) -m pytest --numprocesses $(PROCESSES) --maxprocesses 4
+# An interpreter that crashes ends the run: xdist would start the test again, and wait for ever at the end.
+PYTEST := $(RUN) -m pytest --numprocesses $(PROCESSES) --maxprocesses 4 --max-worker-restart 0
 # Where interpreters differ: processes and their ends, threads, signals, memory, what user code returns.
 QUICK := tests/dataset tests/faults tests/memory tests/runtime tests/testing tests/workers $(wildcard tests/test_*.py)
 

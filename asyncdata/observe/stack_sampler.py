@@ -9,16 +9,13 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from itertools import accumulate, chain, repeat
-from operator import attrgetter, itemgetter
+from collections.abc import Callable, Mapping
 from types import CodeType
 from typing import Final
 
 from asyncdata.observe.line_table import Line, LineTable
 from asyncdata.observe.stopwatch import clock
-from asyncdata.observe.thread_frames import look_once
+from asyncdata.observe.thread_stacks import Stack, stack_of
 
 _LIBRARY: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _MAPPED: Final = tuple(f"{_LIBRARY}{folder}{os.sep}" for folder in ("formats", "preprocessing"))
@@ -26,30 +23,8 @@ _STANDARD: Final = (os.path.dirname(os.path.abspath(os.__file__)) + os.sep, "<fr
 _NUMPY: Final = f"{os.sep}numpy{os.sep}"
 _INSTALLED: Final = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
-_MOST_FRAMES: Final = 200
 
-
-def stack_of(identifier: int) -> list[tuple[CodeType, int]]:
-    """The code that a thread is in, and its line, the innermost first; empty if there is no such thread.
-
-    A frame keeps what its function refers to. If this thread lost the interpreter lock while it had one, an iterator
-    that its user has dropped would stay open until it got the lock again. So one call into C reaches and leaves all of
-    them, and the lock is not given up in the middle of it.
-    """
-    stack: list[tuple[CodeType, int]] = []
-    look = look_once()
-    with contextlib.suppress(KeyError, AttributeError):  # no such thread; the end of the stack is None
-        stack.extend(
-            map(
-                attrgetter("f_code", "f_lineno"),
-                accumulate(chain(map(itemgetter(identifier), look), repeat("f_back", _MOST_FRAMES)), getattr),
-            )
-        )
-    deque(look, maxlen=0)
-    return stack
-
-
-def line_of(stack: Sequence[tuple[CodeType, int | None]], place: str) -> Line | None:
+def line_of(stack: Stack, place: str) -> Line | None:
     """The innermost line of user code in a stack; of installed packages, the one that this library called.
 
     Args:

@@ -14,20 +14,16 @@ import asyncio
 import contextlib
 import queue
 import threading
-import traceback
 from collections import deque
 from collections.abc import Callable
-from types import FrameType
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from asyncdata.errors import CloseTimeoutError, PipelineClosedError, refused
-from asyncdata.observe.thread_frames import current_frames
+from asyncdata.observe.thread_stacks import stack_of, text_of
 from asyncdata.workers.failure import as_raisable
 from asyncdata.workers.stats import ThreadPoolStats
 
 T = TypeVar("T")
-
-_STACK_LIMIT: Final = 50
 
 
 class _Job:
@@ -145,9 +141,8 @@ class ThreadPool:
 
     def stacks(self) -> dict[str, str]:
         """The stacks of the threads that are in a call now, by their names; from any thread."""
-        frames = current_frames()
         running = [self._threads[i] for i in list(self._running)]
-        return {thread.name: _format(frames.get(thread.ident or 0)) for thread in running}
+        return {thread.name: text_of(stack_of(thread.ident)) for thread in running}
 
     def identifiers(self) -> list[int]:
         """The identifiers of the threads that run. Any thread may ask."""
@@ -211,11 +206,10 @@ class ThreadPool:
 
     def _report_stuck(self, after_s: float) -> dict[str, str]:
         """Names the threads that are in user code, and lets their callers go."""
-        frames = current_frames()
         reports: dict[str, str] = {}
         for i, job in list(self._running.items()):
             thread = self._threads[i]
-            stack = _format(frames.get(thread.ident or 0))
+            stack = text_of(stack_of(thread.ident))
             text = (
                 f"thread {thread.name!r} is still in user code {after_s:.1f} s after the pool was closed; "
                 f"it is left behind as a daemon. Its stack:\n{stack}"
@@ -272,10 +266,6 @@ class ThreadPool:
         job.done = True
         if not job.waiter.done():
             job.waiter.set_result(None)
-
-
-def _format(frame: FrameType | None) -> str:
-    return "".join(traceback.format_stack(frame, _STACK_LIMIT)) if frame is not None else "  no stack\n"
 
 
 def _nothing() -> None:

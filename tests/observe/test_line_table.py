@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncdata.observe.line_table import OTHER_LINES, TABLE_BYTES, Line, LineTable, Spent, since, together
-from asyncdata.observe.stack_sampler import line_of, stack_of
+from asyncdata.observe.stack_sampler import line_of
+from asyncdata.observe.thread_stacks import stack_of
 from tests.patience import LIMIT_S
 from tests.samples import samples
 

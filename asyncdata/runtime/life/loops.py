@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 
 import uvloop
 
-from asyncdata.observe.thread_frames import current_frames
+from asyncdata.observe.thread_stacks import stack_of, text_of
 from asyncdata.runtime.life.interrupt_safe import Gate, GuardedThread
 
 T = TypeVar("T")
@@ -259,8 +259,7 @@ class LoopThread:
 
     def stack(self) -> str:
         """Returns the thread's current stack."""
-        frame = current_frames().get(self._thread.ident or 0)
-        return "".join(traceback.format_stack(frame, _STACK_LIMIT)) if frame is not None else "  no stack\n"
+        return text_of(stack_of(self._thread.ident))
 
     def descriptors(self) -> set[int]:
         """Returns the loop's descriptors and those it watches, for a forked child, which must not touch the loop."""

@@ -25,7 +25,7 @@ from typing import Any, Final
 from asyncdata import arguments
 from asyncdata.observe.plain import finite
 from asyncdata.observe.profile import Profile, WatchedPipeline
-from asyncdata.observe.stack_sampler import stack_of
+from asyncdata.observe.thread_stacks import stack_of
 from asyncdata.options import Options
 
 VERSION: Final = 1
