@@ -70,15 +70,20 @@ def _stat(pid: int) -> list[str]:
 
 def tree_pss_bytes(root: int, without: Collection[int] = ()) -> int:
     """Memory of a tree, pages that processes share counted once."""
-    return sum(_pss_bytes(pid) for pid in tree(root, without))
+    return sum(_pss_bytes(pid, ("Pss:",)) for pid in tree(root, without))
 
 
-def _pss_bytes(pid: int) -> int:
+def tree_own_bytes(root: int) -> int:
+    """Likewise, without code and other pages of files, of which each process has a larger part when others end."""
+    return sum(_pss_bytes(pid, ("Pss_Anon:", "Pss_Shmem:")) for pid in tree(root))
+
+
+def _pss_bytes(pid: int, kinds: tuple[str, ...]) -> int:
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except OSError:
         return 0
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:")), 0)
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(kinds))
 
 
 class Sampler(Generic[T]):

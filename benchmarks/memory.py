@@ -1,8 +1,9 @@
 """Does the process tree stay inside the memory limit? ``python -m benchmarks.memory [--quick]``.
 
 Every row is a process of its own that starts a Runtime, waits until its workers are ready and have done one small
-batch, and then reads an epoch while the memory of the whole tree (PSS: pages that processes share count once) is
-sampled. What is added to the memory with workers ready is to stay below the limit and a tenth of it all.
+batch, and then reads an epoch while the memory of the whole tree is sampled: what processes share counts once, code and
+what files hold not at all. What is added to the memory with workers ready is to stay below the limit and a tenth of it
+all.
 
 The map functions take slices of what they are given: their own temporaries are negligible.
 """
@@ -24,7 +25,7 @@ import numpy as np
 
 import asyncdata as ad
 from benchmarks.conditions import conditions
-from benchmarks.measure import Sampler, tree_pss_bytes
+from benchmarks.measure import Sampler, tree_own_bytes
 from benchmarks.servers import REPOSITORY, here
 from benchmarks.table import markdown
 
@@ -69,8 +70,8 @@ class Outcome:
     """What one process measured.
 
     Attributes:
-        ready_bytes: PSS of the tree with workers ready.
-        peak_bytes: Highest PSS of the tree while an epoch was read.
+        ready_bytes: Memory of the tree with workers ready.
+        peak_bytes: The most memory of the tree while an epoch was read.
         limit_bytes: The memory limit.
         batches: What was read.
     """
@@ -98,8 +99,8 @@ def measure(case: str, files: str, limit_mib: int) -> Outcome:
         runtime.submit(ready()).result()
         for _ in ad.Dataset.range(64).map(np.zeros, num_parallel_calls=2).batch(1):
             pass
-        ready_bytes = tree_pss_bytes(os.getpid())
-        with Sampler(lambda: tree_pss_bytes(os.getpid()), _INTERVAL_S) as sampler:
+        ready_bytes = tree_own_bytes(os.getpid())
+        with Sampler(lambda: tree_own_bytes(os.getpid()), _INTERVAL_S) as sampler:
             batches = sum(1 for _ in dataset)
         return Outcome(
             ready_bytes=ready_bytes,

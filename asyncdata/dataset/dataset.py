@@ -306,7 +306,7 @@ class Dataset:
                 of fixed-length features begins on the loop, or in processes if it has more than 16 values, and moves
                 if the other place is better.
             rng: Pass ``rng=``, a ``numpy.random.Generator`` keyed by seed, epoch and the element's provenance. It does
-                not depend on the number of workers or the order of arrival.
+                not depend on the number of workers or the order of arrival, and differs in each repetition of `repeat`.
             zero_copy: Pass byte strings as memoryviews that are valid only during the call.
             setup: For async functions: returns an async context manager, which is entered on the pipeline's loop before
                 the first call. Its value, such as an HTTP session, is passed as the last argument.

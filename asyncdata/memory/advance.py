@@ -20,7 +20,10 @@ next row, in whichever block that is. A block without rows only has a tail.
 Next to it lies the provenance of each row ("origin"), which names records in errors and keys random numbers. It is one
 packed row of four int64, `ORIGIN_WIDTH`:
 
-    shard or source number | record index | sub-index (flat_map, interleave of datasets), 0 without | byte offset
+    shard or source number | record index | sub-index, 0 without | byte offset
+
+The sub-index tells apart what has the same place: rows of one batch that `unbatch` took apart, one element in several
+repetitions, and what datasets made of these.
 """
 
 from __future__ import annotations
@@ -38,6 +41,7 @@ from asyncdata.memory.used import Used
 Rows: TypeAlias = npt.NDArray[np.int64]
 
 ORIGIN_WIDTH: Final = 4
+SUB_INDEX: Final = 2
 NO_ORIGINS: Final = np.empty((0, ORIGIN_WIDTH), np.int64)
 NO_ORIGINS.flags.writeable = False
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from asyncdata.memory.advance import NO_ORIGINS, Advance, Rows
+from asyncdata.memory.advance import NO_ORIGINS, SUB_INDEX, Advance, Rows
 from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColumn, concat
 from asyncdata.memory.structure import LEAF, Structure, has_structure, unflatten
 from asyncdata.types import Element
@@ -56,9 +56,16 @@ class Block:
 
     def move(self, by: int) -> None:
         """Moves the numbers of the elements' sources (exclusive or), see `SourceTable.move`."""
+        self._move(0, by)
+
+    def move_sub_indices(self, by: int) -> None:
+        """Moves the sub-indices of the elements (exclusive or), see `Stage.sub_index`."""
+        self._move(SUB_INDEX, by)
+
+    def _move(self, column: int, by: int) -> None:
         if by and len(self):
             self.origin = self.origin.copy()
-            self.origin[:, 0] ^= by
+            self.origin[:, column] ^= by
 
     def payload_bytes(self, count: int) -> int:
         """Bytes of the first `count` elements, with those that their tables refer to; not of bare objects."""

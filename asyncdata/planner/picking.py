@@ -91,7 +91,9 @@ def is_pickable(node: Node, *, repeated: bool = False) -> bool:
         repeated: Whether its elements are repeated behind it.
     """
     source: Any = source_of(node)
-    if not _makes_alike(node, repeated=repeated):
+    # Functions are given other random numbers each time that one element comes.
+    is_drawn_anew = (repeated or gives_again(node)) and any(each.rng for each in maps_of(node))
+    if is_drawn_anew or not _counts_alike(node, chosen=repeated):
         return False
     if isinstance(source, JOINING):
         repeated = repeated or has_step(node, Repeat)
@@ -172,17 +174,16 @@ def _opened(node: Node) -> Node | None:
     return node.reader if isinstance(node, Interleave) else node
 
 
-def _makes_alike(node: Node, *, repeated: bool) -> bool:
-    """Whether steps make of elements that are read by themselves what they made of them before.
+def _counts_alike(node: Node, *, chosen: bool) -> bool:
+    """Whether `enumerate` counts the elements that who reads from these steps counts.
 
-    They do not if `enumerate` counts other elements than who reads from these steps does, because some between them are
-    chosen, or if functions are given other random numbers each time that their input is repeated.
+    Args:
+        node: The last step.
+        chosen: Whether steps behind it leave out some, mix them or give them again.
     """
-    chosen = repeated
     while isinstance(node, _PASSING):
-        if (chosen and isinstance(node, Enumerate)) or (repeated and isinstance(node, Map) and node.rng):
+        if chosen and isinstance(node, Enumerate):
             return False
         chosen = chosen or isinstance(node, _CHOOSING)
-        repeated = repeated or isinstance(node, Repeat)
         node = node.input
     return True

@@ -320,7 +320,8 @@ class Scope:
         place: The node's place, as child numbers from the last node on.
         element: Provenance of the elements that made the inner datasets around this node.
         seed: Stands in for seeds that were not given: the pipeline's, but in front of a cache that another run filled.
-        epoch: Path of repeat counters, the outermost first.
+        epoch: Path of repeat counters, the outermost first, and of what else tells apart elements that made datasets.
+        sub_index: Of the node's stage, see `Stage.sub_index`.
         rank: Distance from the consumer.
         rows_account: Charged with slabs whose rows are collected downstream.
         shards: Product of the cycle lengths around this node.
@@ -365,6 +366,7 @@ class Scope:
     part: UnorderedPart | None = None
     within: Owner | None = None
     kept: Kept | None = None
+    sub_index: int = 0
 
     @property
     def access(self) -> Access:

@@ -118,6 +118,8 @@ class Stage(ABC):
         label: Its name in errors and reports.
         inputs: The stages that it asks.
         meter: Counts what it hands on, where it is the stage of a node.
+        sub_index: What the sub-indices of its elements are moved by (exclusive or), where the same elements come from
+            other stages, too: in other repetitions, or from another dataset of the same files.
         _block: Rows of the input that it is in the middle of, for `aclose` to find.
     """
 
@@ -126,6 +128,7 @@ class Stage(ABC):
         self.label = context.label
         self.inputs = inputs
         self.meter: Meter | None = None
+        self.sub_index = 0
         self._block: Block | None = None
         self._pause = Pause(context.meter.others)
 
@@ -135,7 +138,15 @@ class Stage(ABC):
         A pull is cancelled only when the pipeline ends, never by its consumer; what the stage holds while it waits is
         in its attributes, where `aclose` finds it.
         """
+        if self.sub_index:
+            return self._told_apart(limit)
         return self._pull(limit) if self.meter is None else self._metered(self.meter, limit)
+
+    async def _told_apart(self, limit: int) -> Block | None:
+        block = await (self._pull(limit) if self.meter is None else self._metered(self.meter, limit))
+        if block is not None:
+            block.move_sub_indices(self.sub_index)
+        return block
 
     async def _metered(self, meter: Meter, limit: int) -> Block | None:
         pulls = meter.pulls
@@ -156,14 +167,17 @@ class Stage(ABC):
         """Like `pull`, without waiting: None if no rows are ready, or only an error or the end."""
         meter = self.meter
         if meter is None:
-            return self._pull_ready(limit)
-        began_s = meter.pulls.begin()
-        try:
             block = self._pull_ready(limit)
-        finally:
-            ended_s = meter.pulls.end()
+        else:
+            began_s = meter.pulls.begin()
+            try:
+                block = self._pull_ready(limit)
+            finally:
+                ended_s = meter.pulls.end()
+            if block is not None:
+                meter.note(block, began_s, ended_s)
         if block is not None:
-            meter.note(block, began_s, ended_s)
+            block.move_sub_indices(self.sub_index)
         return block
 
     def _pull_ready(self, limit: int) -> Block | None:  # noqa: ARG002 -- for stages that can tell

@@ -8,8 +8,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
-from benchmarks.measure import Sampler, cpu_s, in_turn, tree, tree_cpu_s, tree_pss_bytes
+from benchmarks.measure import Sampler, cpu_s, in_turn, tree, tree_cpu_s, tree_own_bytes, tree_pss_bytes
 
 MIB = 1 << 20
 
@@ -79,6 +80,17 @@ def test_memory_of_a_tree_counts_its_children() -> None:
     with child(f"held = bytearray(b'x') * {64 * MIB}") as process:
         assert tree_pss_bytes(os.getpid()) - before > 48 * MIB
         assert tree_pss_bytes(os.getpid(), without=(process.pid,)) - before < 48 * MIB
+
+
+def test_what_files_hold_is_not_a_tree_s_own(tmp_path: Path) -> None:
+    """Neither code that other processes have, too, nor what is read through a mapping; shared memory is."""
+    path = tmp_path / "mapped"
+    path.write_bytes(b"x" * 64 * MIB)
+    before = tree_own_bytes(os.getpid())
+    with child(f"import numpy as np; held = np.memmap({str(path)!r}, mode='r'); held[::4096].sum()"):
+        assert tree_own_bytes(os.getpid()) - before < 48 * MIB
+    with child("import mmap; held = mmap.mmap(-1, 64 << 20); held.write(b'x' * (64 << 20))"):
+        assert tree_own_bytes(os.getpid()) - before > 48 * MIB
 
 
 def test_a_sampler_looks_at_least_once_and_ends_with_its_block() -> None:

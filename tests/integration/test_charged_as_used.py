@@ -25,7 +25,7 @@ from hypothesis import HealthCheck, example, given, note, settings
 from hypothesis import strategies as st
 
 import asyncdata as ad
-from benchmarks.measure import Sampler, tree_pss_bytes
+from benchmarks.measure import Sampler, tree_own_bytes
 from tests.samples import samples
 
 MIB: Final = 1 << 20
@@ -327,8 +327,8 @@ def run(dataset: ad.Dataset, limit: int, workers: int) -> tuple[float, int | Non
     with ad.Runtime(options, pipelines=1):
         for executor in ("thread", "process")[: 1 + workers]:
             list(ad.Dataset.range(2).map(Make(8, False, 0), 1, executor=executor))
-        before = tree_pss_bytes(os.getpid())
-        with Sampler(lambda: tree_pss_bytes(os.getpid()), 0.005) as sampler:
+        before = tree_own_bytes(os.getpid())
+        with Sampler(lambda: tree_own_bytes(os.getpid()), 0.005) as sampler:
             advised, kept = None, 0
             try:
                 for element in dataset:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -194,6 +195,46 @@ def test_a_policy_goes_with_a_loader_of_its_own(tmp_path: Path) -> None:
     assert found == [value for value in range(30) if value % 10]
     assert caught.skipped == 4
     assert len(listed.read_text().splitlines()) == 4
+
+
+REPEATED: dict[str, Callable[[Path], ad.Dataset]] = {
+    "behind repeat": lambda _: ad.Dataset.range(30).repeat(4).map(one_in_ten),
+    "in front of repeat": lambda _: ad.Dataset.range(30).map(one_in_ten).repeat(4),
+    "repeat of repeat": lambda _: ad.Dataset.range(30).repeat(2).repeat(2).map(one_in_ten),
+    "shuffle": lambda _: ad.Dataset.range(30).repeat(4).shuffle(40, seed=1).map(one_in_ten),
+    "records": lambda p: ad.TextLineDataset(f"{p}/0.txt").repeat(4).map(int).map(one_in_ten),
+    "records, shuffle": lambda p: ad.TextLineDataset(f"{p}/0.txt").repeat(4).shuffle(9, seed=1).map(one_in_ten),
+    "names": lambda p: (
+        ad.Dataset.list_files(f"{p}/*.txt", shuffle=False).repeat(2).interleave(ad.TextLineDataset, 2).map(one_in_ten)
+    ),
+    "objects": lambda p: ad.FileDataset(ad.Dataset.list_files(f"{p}/*.one", shuffle=False).repeat(4)).map(one_in_ten),
+}
+
+
+@pytest.mark.parametrize("kind", REPEATED)
+def test_a_quota_is_used_up_at_the_same_element_behind_any_state(kind: str, tmp_path: Path) -> None:
+    """Also where an element fails in each repetition."""
+    for name in ("0.txt", "1.txt"):
+        (tmp_path / name).write_text("".join(f"{value}\n" for value in range(30)))
+    for value in range(30):
+        (tmp_path / f"{value:02}.one").write_text(str(value))
+    options = ad.Options(num_workers=0, errors=ad.ErrorPolicy(max_skipped=10))
+    with ad.Runtime(options):
+        dataset = REPEATED[kind](tmp_path).with_options(options)
+
+        def rest(it: ad.PipelineIterator) -> list[int]:
+            found: list[int] = []
+            with it, pytest.raises(ad.TooManyErrorsError) as caught:
+                found.extend(map(int, it))  # those in front of the error, too
+            assert caught.value.skipped == 11
+            return found
+
+        whole = rest(dataset.iterator(epoch=0))
+        for cut in range(len(whole) + 1):
+            with dataset.iterator(epoch=0) as it:
+                found = [int(next(it)) for _ in range(cut)]
+                state = it.state_dict()
+            assert found + rest(dataset.iterator(state=state)) == whole, cut
 
 
 def one_in_ten(value: Any) -> Any:

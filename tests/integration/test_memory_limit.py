@@ -19,7 +19,7 @@ from asyncdata.formats.tfrecord import encode
 from asyncdata.runtime.stages.work import worker_map
 from asyncdata.storage.policy.hedge import hedge_bytes
 from benchmarks import memory
-from benchmarks.measure import Sampler, tree_pss_bytes
+from benchmarks.measure import Sampler, tree_own_bytes
 from fake_gcs import FakeGCS, Fault, Profile, Rule
 from tests.integration.shards import write_shards
 from tests.samples import SOAK, samples
@@ -218,9 +218,9 @@ def test_a_quote_that_is_never_closed_names_its_line(tmp_path: Path) -> None:
     limit = 16 * MIB
     with ad.Runtime(ad.Options(memory_limit_bytes=limit, num_workers=0), pipelines=1):
         list(ad.CsvDataset(__file__, [""], field_delim="\x01", use_quote_delim=False).take(3))
-        before = tree_pss_bytes(os.getpid())
+        before = tree_own_bytes(os.getpid())
         with (
-            Sampler(lambda: tree_pss_bytes(os.getpid()), 0.005) as sampler,
+            Sampler(lambda: tree_own_bytes(os.getpid()), 0.005) as sampler,
             pytest.raises(ad.MemoryLimitError) as caught,
         ):
             list(ad.CsvDataset(str(path), [1, ""], header=True))

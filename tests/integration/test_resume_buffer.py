@@ -93,6 +93,11 @@ def numbered(element: bytes, rng: Any) -> tuple[bytes, int]:
     return element, int(rng.integers(1000))
 
 
+def and_number(*element: Any, rng: Any) -> tuple[Any, int]:
+    """The same for all kinds of elements."""
+    return plain(*element) if len(element) == 1 else element, int(rng.integers(1000))
+
+
 def names(folder: Path, kind: str, *, shuffle: bool = False) -> ad.Dataset:
     """Files of one format."""
     return D.list_files(f"{folder}/*.{kind}", shuffle=shuffle, seed=3)
@@ -248,7 +253,7 @@ KINDS: dict[str, Callable[[Path], ad.Dataset]] = {
         names(p, "tfrecord", shuffle=True).interleave(ad.TFRecordDataset, 3).map(doubled).repeat(3).filter(some)
     ),
     "repeat of names": lambda p: (
-        names(p, "tfrecord", shuffle=True).repeat().interleave(ad.TFRecordDataset, 3).take(1300).map(numbered, rng=True)
+        names(p, "tfrecord", shuffle=True).repeat().interleave(ad.TFRecordDataset, 3).take(1300).map(doubled)
     ),
     "repeat inside": lambda p: names(p, "tfrecord").interleave(
         lambda f: ad.TFRecordDataset(f).map(doubled).repeat(2), 3
@@ -288,6 +293,10 @@ OTHERS: dict[str, Callable[[Path], ad.Dataset]] = {
         .map(numbered, rng=True)
         .concatenate(ad.TextLineDataset(f"{p}/3.txt"))
         .repeat(2)
+    ),
+    "random map behind repeat": lambda p: ad.TFRecordDataset(f"{p}/3.tfrecord").repeat(2).map(numbered, rng=True),
+    "random map behind repeat of names": lambda p: (
+        names(p, "tfrecord").repeat(2).interleave(ad.TFRecordDataset, 3).map(numbered, rng=True)
     ),
     "repeat, numbered": lambda p: ad.TFRecordDataset(f"{p}/3.tfrecord").enumerate().map(swapped).repeat(2),
     "options inside": lambda p: names(p, "tfrecord").interleave(
@@ -343,7 +352,8 @@ def test_the_rest_comes_in_the_same_order(kind: str, folder: Path) -> None:
     """From a state at any element, and from a state of the resumed iterator."""
     draw = random.Random(kind)
     for size in draw.sample([7, 150, 2000], 3)[: samples(2, 3)] * samples(1, 10):
-        dataset = {**KINDS, **OTHERS}[kind](folder).shuffle(size, seed=5).with_options(ad.Options(seed=9))
+        shuffled = {**KINDS, **OTHERS}[kind](folder).shuffle(size, seed=5)
+        dataset = shuffled.map(and_number, rng=True).with_options(ad.Options(seed=9))
         with dataset.iterator(epoch=2) as it:
             elements = [plain(element) for element in it]
         first = draw.randint(0, len(elements))

@@ -13,7 +13,7 @@ from asyncdata.formats.sample_framing import SampleFramer
 from asyncdata.formats.tar import TarFramer
 from asyncdata.formats.tfrecord import TFRecordFramer
 from asyncdata.memory.accounts import Kind
-from asyncdata.memory.advance import Rows
+from asyncdata.memory.advance import SUB_INDEX, Rows
 from asyncdata.memory.leaf import BYTES, UNCHECKED_BYTES
 from asyncdata.options import AUTOTUNE
 from asyncdata.plan import files, sources
@@ -21,7 +21,7 @@ from asyncdata.plan.node import Node
 from asyncdata.plan.transformations import Interleave
 from asyncdata.planner.placement import LOOP
 from asyncdata.redaction import redact_url
-from asyncdata.runtime.lower.registry import Make, lowers, note_lying
+from asyncdata.runtime.lower.registry import Make, lowers, note_lying, sub_index_of
 from asyncdata.runtime.reading.chunks import ChunkReader
 from asyncdata.runtime.reading.inflate import InflatedChunks
 from asyncdata.runtime.scope import Access, Scope
@@ -205,7 +205,7 @@ def runs_of_files(node: Interleave, scope: Scope) -> Runs | None:
     source, access = _source_file(file, scope), scope.access
     lying: set[int] | None = None
 
-    def enter(info: ObjectInfo, origin: Rows) -> int:
+    def enter(info: ObjectInfo, origin: Rows) -> tuple[int, int]:
         nonlocal lying
         inside = (*scope.element, int(origin[0]), int(origin[1]))
         number = services.sources.add(inside, info.url, info.version, is_file=True)
@@ -218,7 +218,7 @@ def runs_of_files(node: Interleave, scope: Scope) -> Runs | None:
             noted = services.sources.lying[len(inside)].numbers
             lying = noted if number in noted else set()
         lying.add(number)
-        return number
+        return number, sub_index_of(scope, int(origin[SUB_INDEX]))
 
     def near(element: Element) -> files.WholeFile | None:
         try:

@@ -87,6 +87,10 @@ def lower(node: Node, scope: Scope) -> Stage:
         stage = _tracked(node, dataclasses.replace(scope, kept=None), begin_track(node, scope))
         # The track counts those that are left out, too.
         return stage if scope.kept is None else KeepStage(stage.context, stage, scope.kept)
+    if scope.sub_index:
+        stage = lower(node, dataclasses.replace(scope, sub_index=0))
+        stage.sub_index ^= scope.sub_index
+        return stage
     kept = scope.kept
     if node.inputs or kept is not None:  # of files there may be very many
         scope = dataclasses.replace(scope, behind_inputs=scope.behind.before(node), kept=None)
@@ -167,8 +171,8 @@ def picker(node: Node, scope: Scope, lower_rows: Callable[[Node, Scope], Stage])
     counted_twice = scope.within is not None and has_step(node, Enumerate)
     if loses or counted_twice or scope.services.options.on_change != "raise" or not is_pickable(node):
         return None
-    # The rows have been given their positions before.
-    anew = dataclasses.replace(scope, resume=BEGIN, state=None, within=None)
+    # The rows have been given their positions and sub-indices before.
+    anew = dataclasses.replace(scope, resume=BEGIN, state=None, within=None, sub_index=0)
 
     def read(places: Places) -> Stage:
         return lower_rows(picked(node, places), anew)
@@ -349,6 +353,16 @@ def _are_in_place(node: Node) -> bool:
     while isinstance(node, _STEPS_IN_PLACE):
         (node,) = node.inputs
     return reads_bytes(node)
+
+
+def sub_index_of(scope: Scope, again: int) -> int:
+    """Tells apart elements that come again, see `Stage.sub_index`.
+
+    Args:
+        scope: Of the step that gives them again.
+        again: Which repetition, or the sub-index of the element that they are made of; 0 moves none.
+    """
+    return SourceTable.number((*scope.epoch[1:], *scope.element, again), "again") if again else 0
 
 
 def keys(scope: Scope) -> tuple[int, int]:

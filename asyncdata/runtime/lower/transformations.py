@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
-from asyncdata.memory.advance import Rows, State
+from asyncdata.memory.advance import SUB_INDEX, Rows, State
 from asyncdata.options import AUTOTUNE, merged_storage
 from asyncdata.plan import sequence, transformations
 from asyncdata.planner.autotune import TIMES
@@ -27,6 +27,7 @@ from asyncdata.runtime.lower.registry import (
     lowers,
     made_inside,
     note_lying,
+    sub_index_of,
 )
 from asyncdata.runtime.scope import Scope
 from asyncdata.runtime.stage import Stage, StageContext
@@ -81,8 +82,11 @@ def _interleave(node: transformations.Interleave, scope: Scope, context: StageCo
         shards = scope.shards * node.cycle_length
         # The last row that an element uses up is the one it is made of.
         within = None if scope.within is None else Owner(int(used[-1, 0]), int(used[-1, 1]))
-        changes = {"element": path, "shards": shards, "any_order": any_order, "state": state, "within": within}
-        inside = around.below(1, **changes)
+        changes: dict[str, Any] = {"shards": shards, "any_order": any_order, "state": state, "within": within}
+        if again := int(origin[SUB_INDEX]):
+            # What has the same place is told apart, but for the files inside.
+            changes |= {"epoch": (*scope.epoch, again), "sub_index": sub_index_of(scope, again)}
+        inside = around.below(1, element=path, **changes)
         if within is None or scope.services.tracks.in_order:
             note_lying(inner, inside)
         return lower_inner(inner, inside)
@@ -141,7 +145,8 @@ def _repeat(node: transformations.Repeat, scope: Scope, context: StageContext) -
 
     def make(epoch: int) -> Stage:
         begin = state if epoch == first else None
-        return lower(node.input, scope.below(epoch=(*scope.epoch, epoch), state=begin, within=inside(track, epoch)))
+        below = scope.below(epoch=(*scope.epoch, epoch), sub_index=sub_index_of(scope, epoch))
+        return lower(node.input, dataclasses.replace(below, state=begin, within=inside(track, epoch)))
 
     return ConcatenateStage(context, make, node.count, first=first, track=track)
 

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from asyncdata.memory.advance import ORIGIN_WIDTH, Rows
+from asyncdata.memory.advance import ORIGIN_WIDTH, SUB_INDEX, Rows
 from asyncdata.memory.used import Used
 
 Versions: TypeAlias = Callable[[int], str | None]
@@ -159,6 +159,8 @@ class Places:
             "offset": stored(self.origin[:, 3]),
             "bytes": stored(self.sizes),
         }
+        if self.origin[:, SUB_INDEX].any():
+            columns["sub_index"] = stored(self.origin[:, SUB_INDEX])
         if self.used is not None:
             columns |= {"track": stored(self.used.pairs[:, 0]), "position": stored(self.used.pairs[:, 1])}
             if self.used.ends is not None:
@@ -187,6 +189,8 @@ class Places:
         origin = np.zeros((count, ORIGIN_WIDTH), np.int64)
         origin[:, 0] = np.array(files, np.int64).take(index)
         origin[:, 1] = _wide(columns["record"], count)
+        if "sub_index" in columns:
+            origin[:, SUB_INDEX] = _wide(columns["sub_index"], count)
         origin[:, 3] = _wide(columns["offset"], count)
         sizes, versions_by_file = _wide(columns["bytes"], count), dict(zip(files, versions, strict=True))
         used = _used(columns, count) if "track" in columns else None

@@ -18,9 +18,9 @@ from typing import Final
 import numpy as np
 
 from asyncdata.errors import StateError
-from asyncdata.memory.advance import Rows
+from asyncdata.memory.advance import SUB_INDEX, Rows
 from asyncdata.memory.block import Block
-from asyncdata.memory.columns import Column, alike, concat
+from asyncdata.memory.columns import ArrayColumn, Column, alike, concat
 from asyncdata.runtime.stage import BLOCK_ROWS, Ahead, Stage, StageContext
 from asyncdata.runtime.stages.order.history_columns import history_of
 from asyncdata.runtime.stages.order.picked import PickedStage
@@ -167,6 +167,12 @@ class LyingBuffer:
         rows, slots = self._slots_of(block.origin)
         kept = self.rows[slots] == LIES
         return rows[kept], slots[kept]
+
+    def own(self, slots: Rows, origin: Rows) -> tuple[Column, Column]:
+        """The provenance of rows in these slots, and what they use up: a row that was repeated is read for one slot."""
+        origin = origin.copy()
+        origin[:, SUB_INDEX] = self.origin[slots, SUB_INDEX]
+        return ArrayColumn(origin), self.history.pick(slots)
 
     def note(self, slots: Rows, origin: Rows, sizes: Rows, history: Column) -> None:
         """These rows are in these slots now."""

@@ -22,7 +22,7 @@ import numpy as np
 from asyncdata.errors import AsyncdataError, StateError
 from asyncdata.formats.framing import Framer, Frames, Place
 from asyncdata.memory.accounts import Account
-from asyncdata.memory.advance import Advance, Rows
+from asyncdata.memory.advance import SUB_INDEX, Advance, Rows
 from asyncdata.memory.block import Block
 from asyncdata.memory.slabs import Slab
 from asyncdata.runtime.reading.io import Io, Read
@@ -397,6 +397,7 @@ class PickedStage(Stage):
         wanted = span.records[here] - record
         if len(wanted) < count:
             block = block.select(wanted)
+        block.origin[:, SUB_INDEX] = self._places.origin[span.rows[here], SUB_INDEX]
         if self._places.used is not None:
             block.advance = Advance(len(block), (), self._places.used.pick(span.rows[here]))
         return block

@@ -334,16 +334,25 @@ class ShuffleStage(Stage):
                 block.release()
                 raise
             self._since_evacuation += len(kept)
-            self._keep(block, kept, its_slots, lying)
+            self._keep(block, kept, its_slots, lying, lying.own(its_slots, block.origin[kept]))
             await self._pause()
             if not self._draining:
                 await self._evacuate_now_and_then()
 
-    def _keep(self, block: Block, rows: Rows, slots: Rows, lying: LyingBuffer) -> None:
+    def _keep(
+        self, block: Block, rows: Rows, slots: Rows, lying: LyingBuffer, own: tuple[Column, Column] | None = None
+    ) -> None:
         """Rows of a block take these slots, and the places of the rows that are there, which go.
 
         The others are dropped with what they use up, unlike those that `Block.select` leaves out: they were delivered,
         or are in the buffer of a step behind this one.
+
+        Args:
+            block: Of which some rows are kept, some of them several times.
+            rows: These, ascending.
+            slots: Which each of them takes.
+            lying: The buffer.
+            own: Provenance of the rows and what they use up, if that is not said by the block.
         """
         if self._columns and block.structure != self._structure:
             block = self._without_structure(block)
@@ -356,6 +365,7 @@ class ShuffleStage(Stage):
                 if isinstance(column, RefColumn):
                     column.pick(again).hold()
             columns = [column.pick(rows) for column in columns]
+        columns[-2:] = own or columns[-2:]
         origin, history = columns[-2:]
         _, origins, sizes = self._known(origin, columns[:-2], np.zeros(len(rows), np.int64))
         lying.note(slots, origins, sizes, history)

@@ -24,7 +24,7 @@ import numpy as np
 from asyncdata.errors import PipelineClosedError
 from asyncdata.formats.framing import whole_structure
 from asyncdata.memory.accounts import Account
-from asyncdata.memory.advance import BEGINNING, ORIGIN_WIDTH, Advance, Mark, Rows, State
+from asyncdata.memory.advance import BEGINNING, ORIGIN_WIDTH, SUB_INDEX, Advance, Mark, Rows, State
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import ArrayColumn, ObjectColumn, RefColumn
 from asyncdata.memory.leaf import BYTES
@@ -85,7 +85,8 @@ class Runs:
         manifest: What is known about the files.
         most_bytes: Of a run.
         order: Place among other sources, for who is served first.
-        enter: ``enter(info, origin)`` names the source that a file is which an element named; returns its number.
+        enter: ``enter(info, origin)`` names the source that a file is which an element named; returns its number, and
+            the sub-index of its element.
     """
 
     near: Callable[[Element], WholeFile | None]
@@ -96,7 +97,7 @@ class Runs:
     manifest: Manifest
     most_bytes: int
     order: int
-    enter: Callable[[ObjectInfo, Rows], int]
+    enter: Callable[[ObjectInfo, Rows], tuple[int, int]]
 
 
 class RunSize:
@@ -413,7 +414,8 @@ class WholeFilesStage(Stage):
 
     def _rows(self, runs: Runs, slab: Slab, infos: Sequence[ObjectInfo], names: Sequence[FileName]) -> Block:
         origin = np.zeros((len(infos), ORIGIN_WIDTH), np.int64)
-        origin[:, 0] = [runs.enter(info, name.origin) for info, name in zip(infos, names, strict=True)]
+        entered = [runs.enter(info, name.origin) for info, name in zip(infos, names, strict=True)]
+        origin[:, [0, SUB_INDEX]] = entered
         places = np.empty((len(infos), 2), np.int64)
         places[:, 1] = [info.size for info in infos]
         places[:, 0] = slab.offset + np.cumsum(places[:, 1]) - places[:, 1]
