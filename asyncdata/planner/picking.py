@@ -120,9 +120,13 @@ def made_of(node: Node, rows: PickedRows) -> Node:
 
 
 def once(names: Node) -> Node:
-    """The names of files without those that are given again, of which there may be no end."""
+    """All names of files, without those that are given again, of which there may be no end.
+
+    Steps that choose among names that are given again may choose each of them in some repetition.
+    """
     below = tuple(map(once, names.inputs))
-    return Take(input=below[0], count=-1) if isinstance(names, Repeat) else names.with_inputs(below)
+    chooses = isinstance(names, Repeat | Shard | Skip | Take) and any(isinstance(each, Repeat) for each in walk(names))
+    return Take(input=below[0], count=-1) if chooses else names.with_inputs(below)
 
 
 def gives_again(node: Node) -> bool:

@@ -255,6 +255,9 @@ KINDS: dict[str, Callable[[Path], ad.Dataset]] = {
     "repeat of names": lambda p: (
         names(p, "tfrecord", shuffle=True).repeat().interleave(ad.TFRecordDataset, 3).take(1300).map(doubled)
     ),
+    "some of repeated names": lambda p: (
+        names(p, "tfrecord").repeat(3).skip(3).shard(2, 1).take(6).interleave(ad.TFRecordDataset, 3)
+    ),
     "repeat inside": lambda p: names(p, "tfrecord").interleave(
         lambda f: ad.TFRecordDataset(f).map(doubled).repeat(2), 3
     ),
