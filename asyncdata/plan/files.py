@@ -84,12 +84,14 @@ class PickedRows(Node):
         source: Reads all elements.
         places: Where the elements lie, see `asyncdata.runtime.state.places`.
         parts: Of several sources, each reads those of these elements that its files have.
+        repeated: Whether the source is repeated behind it.
         stage: What reads them already; None: they are still to be read.
     """
 
     source: Node
     places: Any
     parts: int = 1
+    repeated: bool = False
     stage: Any = None
 
     @property

@@ -91,9 +91,8 @@ def is_pickable(node: Node, *, repeated: bool = False) -> bool:
         repeated: Whether its elements are repeated behind it.
     """
     source: Any = source_of(node)
-    # Functions are given other random numbers each time that one element comes.
-    is_drawn_anew = (repeated or gives_again(node)) and any(each.rng for each in maps_of(node))
-    if is_drawn_anew or not _counts_alike(node, chosen=repeated):
+    differs = (repeated or gives_again(node)) and tells_apart(node)  # and is read once
+    if differs or not _counts_alike(node):
         return False
     if isinstance(source, JOINING):
         repeated = repeated or has_step(node, Repeat)
@@ -103,9 +102,17 @@ def is_pickable(node: Node, *, repeated: bool = False) -> bool:
     return file_of(source) is not None
 
 
-def picked(node: Node, places: Any, parts: int = 1) -> Node:
-    """The plan whose elements are those at these places; one of so many parts, which have some of them each."""
-    return made_of(node, PickedRows(source=source_of(node), places=places, parts=parts))
+def picked(node: Node, places: Any, parts: int = 1, *, repeated: bool = False) -> Node:
+    """The plan whose elements are those at these places.
+
+    Args:
+        node: The last step of the plan.
+        places: Where the elements lie.
+        parts: The plan is one of so many, which have some of the elements each.
+        repeated: Whether the plan is repeated.
+    """
+    repeated = repeated or has_step(node, Repeat)
+    return made_of(node, PickedRows(source=source_of(node), places=places, parts=parts, repeated=repeated))
 
 
 def made_of(node: Node, rows: PickedRows) -> Node:
@@ -119,14 +126,23 @@ def made_of(node: Node, rows: PickedRows) -> Node:
     return Take(input=below, count=-1) if isinstance(node, _CHOOSING) else node.with_inputs((below,))
 
 
-def once(names: Node) -> Node:
-    """All names of files, without those that are given again, of which there may be no end.
+def once(names: Node, *, repeated: bool) -> Node:
+    """The names of files without those that are given again, of which there may be no end.
 
-    Steps that choose among names that are given again may choose each of them in some repetition.
+    Steps that choose among repeated names are left out, because they may choose other ones in each repetition.
+
+    Args:
+        names: The last step of their plan.
+        repeated: Whether it is repeated itself.
     """
-    below = tuple(map(once, names.inputs))
-    chooses = isinstance(names, Repeat | Shard | Skip | Take) and any(isinstance(each, Repeat) for each in walk(names))
-    return Take(input=below[0], count=-1) if chooses else names.with_inputs(below)
+    return _all_of(names) if repeated or any(isinstance(each, Repeat) for each in walk(names)) else names
+
+
+def _all_of(names: Node) -> Node:
+    below = tuple(map(_all_of, names.inputs))
+    return (
+        Take(input=below[0], count=-1) if isinstance(names, Repeat | Shard | Skip | Take) else names.with_inputs(below)
+    )
 
 
 def gives_again(node: Node) -> bool:
@@ -157,6 +173,15 @@ def has_step(node: Node, *kinds: type[Node]) -> bool:
     return isinstance(node, JOINING) and any(has_step(each, *kinds) for each in node.datasets)
 
 
+def tells_apart(node: Node) -> bool:
+    """Whether steps make something else of an element each time that it comes: other numbers, or random ones."""
+    while isinstance(node, _PASSING):
+        if isinstance(node, Enumerate) or (isinstance(node, Map) and node.rng):
+            return True
+        node = node.input
+    return isinstance(node, JOINING) and any(map(tells_apart, node.datasets))
+
+
 def may_lose(node: Node, *, errors: bool) -> bool:
     """Whether what `map` makes of an element is left out if it fails.
 
@@ -178,13 +203,9 @@ def _opened(node: Node) -> Node | None:
     return node.reader if isinstance(node, Interleave) else node
 
 
-def _counts_alike(node: Node, *, chosen: bool) -> bool:
-    """Whether `enumerate` counts the elements that who reads from these steps counts.
-
-    Args:
-        node: The last step.
-        chosen: Whether steps behind it leave out some, mix them or give them again.
-    """
+def _counts_alike(node: Node) -> bool:
+    """Whether `enumerate` counts the elements that who reads from these steps counts: none behind it chooses some."""
+    chosen = False
     while isinstance(node, _PASSING):
         if chosen and isinstance(node, Enumerate):
             return False

@@ -258,6 +258,12 @@ KINDS: dict[str, Callable[[Path], ad.Dataset]] = {
     "some of repeated names": lambda p: (
         names(p, "tfrecord").repeat(3).skip(3).shard(2, 1).take(6).interleave(ad.TFRecordDataset, 3)
     ),
+    "repeat of what some files have": lambda p: (
+        names(p, "tfrecord", shuffle=True).skip(2).interleave(ad.TFRecordDataset, 2).repeat(4)
+    ),
+    "repeat of some names": lambda p: (
+        names(p, "tfrecord", shuffle=True).take(4).skip(1).repeat(4).interleave(ad.TFRecordDataset, 2)
+    ),
     "repeat inside": lambda p: names(p, "tfrecord").interleave(
         lambda f: ad.TFRecordDataset(f).map(doubled).repeat(2), 3
     ),
@@ -296,6 +302,16 @@ OTHERS: dict[str, Callable[[Path], ad.Dataset]] = {
         .map(numbered, rng=True)
         .concatenate(ad.TextLineDataset(f"{p}/3.txt"))
         .repeat(2)
+    ),
+    "repeat, then numbered": lambda p: ad.TFRecordDataset(f"{p}/3.tfrecord").repeat(3).enumerate().map(swapped),
+    "repeat of names, numbered": lambda p: (
+        names(p, "tfrecord").repeat(2).interleave(ad.TFRecordDataset, 3).enumerate().map(swapped)
+    ),
+    "repeat inside, numbered": lambda p: (
+        names(p, "txt").interleave(lambda f: ad.TextLineDataset(f).repeat(2), 3).enumerate().map(swapped)
+    ),
+    "repeat inside, random map": lambda p: (
+        names(p, "tfrecord").interleave(lambda f: ad.TFRecordDataset(f).repeat(2), 3).map(numbered, rng=True)
     ),
     "random map behind repeat": lambda p: ad.TFRecordDataset(f"{p}/3.tfrecord").repeat(2).map(numbered, rng=True),
     "random map behind repeat of names": lambda p: (

@@ -83,7 +83,8 @@ def _picked(node: PickedRows, scope: Scope, context: StageContext) -> Stage:
         return cast("Stage", node.stage)
     source: Any = node.source
     if isinstance(source, JOINING):
-        parts = [picked(each, node.places, node.parts * len(source.datasets)) for each in source.datasets]
+        count = node.parts * len(source.datasets)
+        parts = [picked(each, node.places, count, repeated=node.repeated) for each in source.datasets]
         return TurnsStage(context, [lower(each, branch(scope, number)) for number, each in enumerate(parts)])
     several = isinstance(source, Interleave)
     function = UserFunction(source.function, context) if several else None
@@ -120,7 +121,7 @@ def _picked(node: PickedRows, scope: Scope, context: StageContext) -> Stage:
         )
 
     budget = context.budget
-    names = once(source.input) if several else Items(items=(source.url,))
+    names = once(source.input, repeated=node.repeated) if several else Items(items=(source.url,))
     stage = PickedStage(
         context,
         node.places,

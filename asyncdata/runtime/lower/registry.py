@@ -31,6 +31,7 @@ from asyncdata.planner.picking import (
     reads_bytes,
     reads_objects,
     source_of,
+    tells_apart,
 )
 from asyncdata.planner.rules import rewrite
 from asyncdata.planner.shards import drawn_anew
@@ -183,6 +184,7 @@ def picker(node: Node, scope: Scope, lower_rows: Callable[[Node, Scope], Stage])
         is_sized=not has_step(node, Map) and keeps_bytes(node),
         is_whole=reads_objects(node),
         is_numbered=has_step(node, Enumerate),
+        is_told_apart=tells_apart(node),
     )
 
 
@@ -210,7 +212,10 @@ def note_lying(node: Node, scope: Scope) -> None:
     if may_lose(node, errors=scope.errors is not None) or any(each.rng for each in maps):
         return
     if are_alike(lying.maps.setdefault(scope.place, maps), maps):
-        lying.numbers.add(SourceTable.number(scope.element, file.url))
+        number = SourceTable.number(scope.element, file.url)
+        lying.numbers.add(number)
+        if gives_again(node):
+            lying.again.add(number)
 
 
 def _is_bare(node: Node) -> bool:

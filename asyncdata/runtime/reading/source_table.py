@@ -42,12 +42,14 @@ class LyingFiles:
 
     Attributes:
         numbers: Of the sources.
+        again: Of those of them whose elements come several times.
         maps: What is made of the elements where datasets of one file each are: by the place of these in the plan the
             steps of the first one. Files whose elements pass others are not among these.
     """
 
     def __init__(self, numbers: Iterable[int] = ()) -> None:
         self.numbers = set(numbers)
+        self.again: set[int] = set()
         self.maps: dict[str, Sequence[Map]] = {}
 
     @property

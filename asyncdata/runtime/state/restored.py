@@ -36,6 +36,7 @@ class Pick(NamedTuple):
         is_sized: Whether elements are as they are in files, and nothing that was made of them.
         is_whole: Whether each element is known to be a whole file, or made of one.
         is_numbered: Whether places must say which element of the input each is.
+        is_told_apart: Whether something else is made of an element each time that it comes, and reading it once fails.
     """
 
     read: Callable[[Places], Stage]
@@ -43,6 +44,7 @@ class Pick(NamedTuple):
     is_sized: bool
     is_whole: bool = False
     is_numbered: bool = False
+    is_told_apart: bool = False
 
     def sizes(self, columns: Sequence[Column], rows: int) -> Rows:
         """How long the elements in these columns are; 0 where that is not known."""
@@ -64,7 +66,10 @@ class Pick(NamedTuple):
         numbers = origin[:, 0]
         # Most blocks come from one file.
         distinct = numbers[:1] if (numbers == numbers[:1]).all() else np.unique(numbers)
-        return all(any(number in files.numbers for files in self.files) for number in distinct.tolist())
+        return all(any(self._lies(number, files) for files in self.files) for number in distinct.tolist())
+
+    def _lies(self, number: int, files: LyingFiles) -> bool:
+        return number in files.numbers and not (self.is_told_apart and number in files.again)
 
 
 class Kept:
