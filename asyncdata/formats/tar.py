@@ -180,7 +180,10 @@ class TarFramer:
             return self._meta(view, at, header, stop, end)
         long_name, self._long_name = self._long_name, None
         pax, self._pax = self._pax, {}
-        if header.kind in tar_headers.NO_CONTENT:
+        name = pax.get("path", header.name if long_name is None else long_name)
+        # V7 wrote directories like this. Only the whole name counts: what a header holds of a long one may end so, too.
+        is_old_folder = header.kind == tar_headers.OLD_REGULAR and name.endswith("/")
+        if is_old_folder or header.kind in tar_headers.NO_CONTENT:
             return _Member(None, body, 0, body)
         stated = tar_headers.pax_size(pax)
         size = header.size if stated is None else stated
@@ -192,7 +195,6 @@ class TarFramer:
         if wanted and body + size > stop:
             self._long_name, self._pax = long_name, pax
             raise _CutOff(body + size - at)
-        name = pax.get("path", header.name if long_name is None else long_name)
         return _Member(name if wanted else None, body, size, body + padded(size))
 
     def _meta(self, view: memoryview, at: int, header: Header, stop: int, end: int | None) -> _Member:
