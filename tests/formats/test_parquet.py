@@ -40,6 +40,10 @@ COLUMNS: dict[str, tuple[Any, list[Any]]] = {
     "decimal": (pa.decimal128(5, 2), [decimal.Decimal("1.25")] * N),
     "list": (pa.list_(pa.int64()), [np.arange(n) for n in range(N)]),
     "list or none": (pa.list_(pa.int64()), [None if n == 2 else np.arange(1) for n in range(N)]),
+    "list with gaps": (
+        pa.list_(pa.int64()),
+        [[None] if n == 2 else None if n == 3 else np.arange(n) for n in range(N)],
+    ),
     "pair": (pa.list_(pa.int64(), 2), [np.array([n, -n]) for n in range(N)]),
     "texts": (pa.list_(pa.string()), [["a"] * (n % 3) for n in range(N)]),
     "struct": (
@@ -163,6 +167,9 @@ def test_columns_in_the_order_wanted() -> None:
         ([("text or none", "==", "y")], [], []),
         ([("text or none", "!=", "x")], [], [0, 1, 2]),
         ([("int or none", "<", 3)], [1, 2], [0]),
+        ([("category", "in", ["q", "z"])], [1, 3, 5, 7, 9], [0, 1, 2]),
+        ([("category", "not in", ["q"])], [0, 2, 4, 6, 8], [0, 1, 2]),
+        ([("category", ">", "p"), ("int", ">", 6)], [7, 9], [1, 2]),
         ([("int", "in", [0, 9])], [0, 9], [0, 2]),
         ([("int", "not in", list(range(9)))], [9], [0, 1, 2]),
         ([[("int", "<", 1)], [("large text", "==", "9")]], [0, 9], [0, 2]),
