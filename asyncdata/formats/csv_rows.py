@@ -18,6 +18,7 @@ from asyncdata.errors import BrokenFrameError, CorruptRecordError, DataError
 from asyncdata.formats.csv_split import Octets, Split, Splitter, field_index, lines_at
 from asyncdata.formats.csv_values import Column, Converted, convert, make_quotes_single, missing, unquoted
 from asyncdata.formats.framing import NOWHERE, Frames, Place, Positions, Refs, Values
+from asyncdata.formats.signatures import look_of_no_text
 from asyncdata.memory.structure import LEAF, DictOf, Structure, TupleOf
 from asyncdata.wording import listed
 
@@ -65,6 +66,13 @@ class CsvFramer:
     ) -> Frames:
         """See `Framer`."""
         del remaining
+        frames = self._frame(view, start, stop, limit=limit, last=last, place=place)
+        if frames.error is not None and place.offset == 0:
+            look = look_of_no_text(bytes(view[start : min(start + 8, stop)]))
+            frames.error.message += f"; the file looks like {look}" if look else ""
+        return frames
+
+    def _frame(self, view: memoryview, start: int, stop: int, *, limit: int, last: bool, place: Place) -> Frames:
         array = np.frombuffer(view, np.uint8)
         leading = 1 if self._header and place.offset == 0 else 0
         split = self._splitter.split(array, start, stop, limit=limit + leading, at_least=1 + leading, last=last)

@@ -187,6 +187,21 @@ def test_large_elements_in_little_memory(tmp_path: Path) -> None:
     assert [bytes(item) for batch in batches for item in batch] == lines
 
 
+@pytest.mark.parametrize("chunk_bytes", [4096, 1 << 20])
+@pytest.mark.parametrize("damage", ["checksum", "end"])
+def test_damage_behind_the_end_of_a_compressed_archive(damage: str, chunk_bytes: int, tmp_path: Path) -> None:
+    """The checksum is behind the block of zeros that ends it: all samples come, and then the error."""
+    archive = tar_of({f"{n}.bin": bytes([n]) * 5000 for n in range(3)}) + bytes(100_000)
+    packed = gzip.compress(archive)
+    damaged = packed[:-8] + bytes(8) if damage == "checksum" else packed[:-3]
+    (tmp_path / "a.tar.gz").write_bytes(damaged)
+    ds = ad.TarDataset(str(tmp_path / "a.tar.gz"), "GZIP").with_options(ad.Options(chunk_bytes=chunk_bytes))
+    found: list[str] = []
+    with pytest.raises(ad.CompressionError, match=r"a\.tar\.gz"):
+        found.extend(sample["__key__"] for sample in ds)
+    assert found == ["0", "1", "2"]
+
+
 @pytest.mark.parametrize("compression", ["", "GZIP"])
 @pytest.mark.parametrize("listed", [False, True])
 def test_whole_files_around_the_size_of_a_chunk(compression: str, listed: bool) -> None:

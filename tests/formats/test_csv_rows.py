@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import math
 import random
@@ -216,6 +217,16 @@ def test_an_error_names_line_column_record_and_offset(
     assert type(error) is kind
     assert message in str(error)
     assert (error.url, error.record, error.offset) == ("gs://b/o", record, offset)
+
+
+def test_a_compressed_file_is_named() -> None:
+    """An error in the first bytes says what the file looks like, unless a text can begin so, too."""
+    data = b"".join(b"%d,%d\n" % (n, n) for n in range(500))
+    _, error = outcome(framer([LONG, LONG], {}), gzip.compress(data))
+    assert "the file looks like gzip: pass compression_type='GZIP'" in str(error)
+    for first in (b"BM,2\n", b"<,2\n"):
+        assert "looks like" not in str(outcome(framer([LONG, LONG], {}), first + data)[1])
+    assert "looks like" not in str(outcome(framer([LONG, LONG], {}), data + b"x\n")[1])
 
 
 def test_what_python_writes_is_read_back() -> None:
