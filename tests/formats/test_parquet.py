@@ -140,6 +140,16 @@ def test_values_of_every_kind(name: str, options: dict[str, Any]) -> None:
     assert all(same(row[name], value) for row, value in zip(found, values, strict=True))
 
 
+def test_columns_of_one_name() -> None:
+    """A row is a dict, which holds one of them: the error names the file; the other columns can be read."""
+    table = pa.Table.from_arrays([pa.array([1]), pa.array([2]), pa.array([3])], names=["x", "x", "y"])
+    data = stored(table)
+    for columns, filters in ((None, None), (["x"], None), (["y"], [("x", ">", 0)])):
+        with pytest.raises(DataError, match=r"there are 2 columns 'x'.*gs://b/o"):
+            opened(data, columns, filters)
+    assert [int(row["y"]) for row in rows(data, ["y"])] == [3]
+
+
 def test_missing_floats_and_times() -> None:
     """They are NaN and NaT, so that the column stays an array."""
     table = pa.table({"f": pa.array([1.0, None]), "t": pa.array([WHEN, None], pa.timestamp("s"))})
