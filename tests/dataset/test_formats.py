@@ -187,6 +187,22 @@ def test_large_elements_in_little_memory(tmp_path: Path) -> None:
     assert [bytes(item) for batch in batches for item in batch] == lines
 
 
+@pytest.mark.parametrize(
+    ("default", "message"),
+    [
+        (1 << 31, r"the default 2147483648 does not fit int32, .* pass np\.int64\(2147483648\)"),
+        ([-(1 << 31) - 1], "does not fit int32"),
+        (1e39, r"does not fit float32, .* pass np\.float64\(1e\+39\)"),
+    ],
+)
+def test_a_default_that_does_not_fit_its_column(default: Any, message: str) -> None:
+    """It is refused with what to pass instead, and not stored as another number."""
+    with pytest.raises(ValueError, match=message):
+        ad.CsvDataset("a", [default])
+    for fits in (-(1 << 31), 3.4028235e38, float("inf"), float("nan"), np.int64(1 << 31), np.float64(1e39)):
+        ad.CsvDataset("a", [fits])
+
+
 @pytest.mark.parametrize("chunk_bytes", [4096, 1 << 20])
 @pytest.mark.parametrize("damage", ["checksum", "end"])
 def test_damage_behind_the_end_of_a_compressed_archive(damage: str, chunk_bytes: int, tmp_path: Path) -> None:

@@ -283,9 +283,11 @@ def test_a_field_longer_than_any_window_is_one_value() -> None:
     assert found == [(large, ("int32", 1)), (b"b", ("int32", 2))]
 
 
-def test_columns_by_the_header_whatever_the_cut() -> None:
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+@pytest.mark.parametrize("first", [b"id", b'"id"'])
+def test_columns_by_the_header_whatever_the_cut(first: bytes, mark: bytes) -> None:
     """The header is read once, however the bytes arrive, and rows have the columns that it names."""
-    data = b'\xef\xbb\xbfid,"a,""b"""\r\n1,x\r\n2,y'
+    data = mark + first + b',"a,""b"""\r\n1,x\r\n2,y'
 
     def make() -> CsvFramer:
         return CsvFramer([BYTES, INT], header=True, names=['a,"b"', "id"], by_header=True)
@@ -295,6 +297,13 @@ def test_columns_by_the_header_whatever_the_cut() -> None:
         {'a,"b"': b"x", "id": 1},
         {'a,"b"': b"y", "id": 2},
     ]
+
+
+def test_a_byte_order_mark_in_front_of_a_header_that_is_passed_over() -> None:
+    """Behind it a name may be quoted; a file of nothing else has no header."""
+    make = framer([BYTES, INT], {"header": True})
+    assert outcome(make, b'\xef\xbb\xbf"a\n",b\nx,1\n')[0] == outcome(make, b"a,b\nx,1\n")[0] != []
+    assert "the file is empty" in str(outcome(make, b"\xef\xbb\xbf")[1])
 
 
 def test_pieces_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
