@@ -42,7 +42,9 @@ def parse_json(line: bytes | memoryview) -> Any:
     except ValueError as error:
         shown = bytes(line[:50])
         look = f", like {found}" if (found := look_of_no_text(shown)) else ""
-        raise CorruptRecordError(f"the line is not JSON: {error}; it begins with {shown!r}{look}") from None
+        # Python's parser would call it line 1.
+        why = f"{error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else error
+        raise CorruptRecordError(f"the line is not JSON: {why}; it begins with {shown!r}{look}") from None
 
 
 def _is_deep(text: bytes) -> bool:
