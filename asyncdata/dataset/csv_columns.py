@@ -85,8 +85,16 @@ def _column(default: Any) -> Column:
     if isinstance(default, str | bytes):
         return Column("bytes", default.encode() if isinstance(default, str) else bytes(default))
     if isinstance(default, int) and not isinstance(default, bool):
-        return Column("int32", int(np.int32(default)))
+        if not np.iinfo(np.int32).min <= default <= np.iinfo(np.int32).max:
+            raise ValueError(f"the default {default} does not fit int32, the type of an int; pass np.int64({default})")
+        return Column("int32", default)
     if isinstance(default, float):
+        with np.errstate(over="ignore"):
+            fits = np.isinf(np.float32(default)) == np.isinf(default)
+        if not fits:
+            raise ValueError(
+                f"the default {default} does not fit float32, the type of a float; pass np.float64({default})"
+            )
         return Column("float32", default)
     raise TypeError(f"every item of record_defaults must be a dtype, a number or a str, not {arguments.shown(default)}")
 

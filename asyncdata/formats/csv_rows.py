@@ -18,6 +18,7 @@ from asyncdata.errors import BrokenFrameError, CorruptRecordError, DataError
 from asyncdata.formats.csv_split import Octets, Split, Splitter, field_index, lines_at
 from asyncdata.formats.csv_values import Column, Converted, convert, make_quotes_single, missing, unquoted
 from asyncdata.formats.framing import NOWHERE, Frames, Place, Positions, Refs, Values
+from asyncdata.formats.signatures import look_of_no_text
 from asyncdata.memory.structure import LEAF, DictOf, Structure, TupleOf
 from asyncdata.wording import listed
 
@@ -65,9 +66,21 @@ class CsvFramer:
     ) -> Frames:
         """See `Framer`."""
         del remaining
+        frames = self._frame(view, start, stop, limit=limit, last=last, place=place)
+        if frames.error is not None and place.offset == 0:
+            look = look_of_no_text(bytes(view[start : min(start + 8, stop)]))
+            frames.error.message += f"; the file looks like {look}" if look else ""
+        return frames
+
+    def _frame(self, view: memoryview, start: int, stop: int, *, limit: int, last: bool, place: Place) -> Frames:
         array = np.frombuffer(view, np.uint8)
         leading = 1 if self._header and place.offset == 0 else 0
-        split = self._splitter.split(array, start, stop, limit=limit + leading, at_least=1 + leading, last=last)
+        # Spreadsheets write a byte order mark in front, behind which a quote may open the first name.
+        begins_with_mark = bytes(view[start : min(start + 3, stop)]) == codecs.BOM_UTF8
+        mark = len(codecs.BOM_UTF8) if leading and begins_with_mark else 0
+        split = self._splitter.split(array, start + mark, stop, limit=limit + leading, at_least=1 + leading, last=last)
+        if not len(split.starts):
+            split = split._replace(stop=start)
         starts = split.starts[leading:]
         error: DataError | None = None
         columns = place.columns
@@ -85,7 +98,7 @@ class CsvFramer:
                 error = self._wrong_value(converted, wrong, split, leading, place, start)
         else:
             converted, wrong = [Converted(values, 0, "") for values in self._no_rows()], 0
-            if last and leading and start == stop:
+            if last and leading and start + mark == stop:
                 error = self._broken("the file is empty, but its first line should be a header", place, 0, place.line)
         if error is None and len(split.starts) < limit + leading:
             error = self._broken_quote(split, place, start, leading)
@@ -126,8 +139,7 @@ class CsvFramer:
         texts = [bytes(view[begin : begin + size]) for begin, size in zip(fields.starts, fields.lengths, strict=True)]
         for index in fields.escaped.tolist():
             texts[index] = texts[index].replace(b'""', b'"')
-        # Spreadsheets write a byte order mark in front.
-        header = [text.decode(errors="replace") for text in [texts[0].removeprefix(codecs.BOM_UTF8), *texts[1:]]]
+        header = [text.decode(errors="replace") for text in texts]
         for name in wanted:
             if header.count(name) != 1:
                 found = "no column" if name not in header else f"{header.count(name)} columns"

@@ -35,7 +35,11 @@ _JPEG_SIGNATURE: Final = b"\xff\xd8\xff"
 _JPEG_END: Final = b"\xff\xd9"
 _FRAME_MARKERS: Final = frozenset({*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC})
 _LONE_MARKERS: Final = frozenset({0x01, *range(0xD0, 0xD9)})
+_PNG_COLOUR: Final = 25
+"""Where the header has its colour type, behind the bits per channel."""
+_PNG_GREY: Final = 0
 _png_header = struct.Struct(">4sIIB").unpack_from
+_png_chunk = struct.Struct(">I4s").unpack_from
 _jpeg_frame = struct.Struct(">BHHB").unpack_from
 _u16 = struct.Struct(">H").unpack_from
 _EXAMPLE: Final = "a tf.train.Example; name the feature that holds the image, or parse it first"
@@ -166,6 +170,8 @@ class ImageDecoder:
             depth = 1 if found.ndim == 2 else found.shape[2]
             code = {1: cv2.COLOR_GRAY2RGBA, 3: cv2.COLOR_BGR2RGBA, 4: cv2.COLOR_BGRA2RGBA}.get(depth)
             rgba: Image | None = None if code is None else cv2.cvtColor(found, code)
+            if rgba is not None and depth == 1 and (clear := _clear_grey(data.data)) is not None:
+                rgba[found == clear, 3] = 0
         except cv2.error as error:
             raise CorruptRecordError(f"the image cannot be decoded: {error.err}; {_look(data.data)}") from None
         return rgba
@@ -240,6 +246,22 @@ def read_header(data: Encoded) -> ImageHeader:
     except (struct.error, IndexError):
         pass
     raise CorruptRecordError(f"the header of the image is damaged: {_look(data)}")
+
+
+def _clear_grey(view: memoryview) -> int | None:
+    """The grey level that a PNG without an alpha channel declares transparent, which OpenCV passes over; or None."""
+    if bytes(view[:8]) != _PNG_SIGNATURE or view[_PNG_COLOUR] != _PNG_GREY:
+        return None
+    most = (1 << view[_PNG_COLOUR - 1]) - 1
+    position = len(_PNG_SIGNATURE)
+    while True:
+        size, chunk = _png_chunk(view, position)
+        if chunk == b"tRNS":
+            level: int = _u16(view, position + 8)[0]
+            return (level & most) * 255 // most
+        if chunk == b"IDAT":
+            return None
+        position += size + 12
 
 
 def _jpeg_header(view: memoryview) -> ImageHeader | None:

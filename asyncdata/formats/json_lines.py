@@ -16,6 +16,7 @@ import numpy as np
 from asyncdata.errors import CorruptRecordError
 from asyncdata.formats.framing import Frames, Place, Refs
 from asyncdata.formats.lines import LineFramer
+from asyncdata.formats.signatures import look_of_no_text
 from asyncdata.memory.structure import LEAF, Structure
 
 MOST_NESTED: Final = 128
@@ -40,7 +41,10 @@ def parse_json(line: bytes | memoryview) -> Any:
         raise CorruptRecordError("the line is nested too deeply for the remaining stack") from None
     except ValueError as error:
         shown = bytes(line[:50])
-        raise CorruptRecordError(f"the line is not JSON: {error}; it begins with {shown!r}") from None
+        look = f", like {found}" if (found := look_of_no_text(shown)) else ""
+        # Python's parser would call it line 1.
+        why = f"{error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else error
+        raise CorruptRecordError(f"the line is not JSON: {why}; it begins with {shown!r}{look}") from None
 
 
 def _is_deep(text: bytes) -> bool:

@@ -106,7 +106,7 @@ class ParquetFooter:
 
     Raises:
         BrokenFrameError: The footer is damaged, or speaks of bytes that are not there.
-        DataError: A column is not there.
+        DataError: A column is not there, or there are several of its name.
     """
 
     def __init__(
@@ -138,6 +138,13 @@ class ParquetFooter:
         absent = [name for name in self._read_names if name not in names]
         if absent:
             raise DataError(f"there is no column {absent[0]!r}; the file has {listed(names)}", url=url, version=version)
+        for name in self._read_names:
+            if (times := names.count(name)) > 1:
+                raise DataError(
+                    f"there are {times} columns {name!r}, which cannot be told apart; leave the name out of columns=",
+                    url=url,
+                    version=version,
+                )
         children = tuple(structure_of(self._schema.field(name).type, arrow) for name in self._names)
         self.structure: Structure = DictOf(tuple(self._names), children)
         self.element_spec = {name: spec_of_type(self._schema.field(name).type, arrow) for name in self._names}

@@ -11,7 +11,7 @@ read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from asyncdata import arguments
@@ -43,6 +43,7 @@ def checked_filters(filters: Any) -> Filters:
 
     Raises:
         ValueError: They are not of the form that the module's docstring shows.
+        TypeError: They are no list, or what a value must be in is none.
     """
     if filters is None:
         return ()
@@ -54,7 +55,8 @@ def checked_filters(filters: Any) -> Filters:
         return (tuple(_condition(item) for item in filters),)
     alternatives = []
     for alternative in filters:
-        if not isinstance(alternative, list | tuple) or not all(_is_condition(item) for item in alternative):
+        is_list = isinstance(alternative, list | tuple) and len(alternative) > 0
+        if not is_list or not all(_is_condition(item) for item in alternative):
             raise ValueError(f"filters {_FORM}, not {arguments.shown(filters)}")
         alternatives.append(tuple(_condition(item) for item in alternative))
     return tuple(alternatives)
@@ -68,7 +70,12 @@ def _condition(item: Sequence[Any]) -> Condition:
     column, operator, value = item
     if operator not in OPERATORS:
         raise ValueError(f"an operator in filters is one of {', '.join(OPERATORS)}, not {arguments.shown(operator)}")
-    return column, operator, tuple(value) if operator in ("in", "not in") else value
+    if operator not in ("in", "not in"):
+        return column, operator, value
+    if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+        # A text would be taken apart into its characters.
+        raise TypeError(f"the value of {operator!r} in filters must be a list, not {arguments.shown(value)}")
+    return column, operator, tuple(value)
 
 
 def columns_of(filters: Filters) -> list[str]:

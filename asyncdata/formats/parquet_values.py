@@ -5,7 +5,7 @@
 | integers, booleans | numpy scalar | None |
 | floats, dates, timestamps, durations | numpy scalar | NaN, NaT |
 | strings, binary | ``str``, ``bytes`` | None |
-| lists of numbers | numpy array | None |
+| lists of numbers | numpy array; a list if a number in it is missing | None |
 | structs | dict | dict of missing values |
 | anything else | what Arrow makes of it in Python | None |
 
@@ -60,7 +60,7 @@ def passing(batch: Any, filters: Filters, arrow: Any) -> Any:
     for alternative in filters:
         held = None
         for column, operator, value in alternative:
-            values = batch.column(batch.schema.get_field_index(column))
+            values = _without_dictionary(batch.column(batch.schema.get_field_index(column)), arrow)
             if operator in tests:
                 holds = tests[operator](values, _scalar(value, values.type, arrow))
             else:
@@ -71,6 +71,11 @@ def passing(batch: Any, filters: Filters, arrow: Any) -> Any:
         if held is not None:
             passes = held if passes is None else compute.or_(passes, held)
     return passes
+
+
+def _without_dictionary(array: Any, arrow: Any) -> Any:
+    """The values themselves where an array holds numbers of values in a dictionary."""
+    return array.dictionary_decode() if arrow.types.is_dictionary(array.type) else array
 
 
 def _scalar(value: Any, kind: Any, arrow: Any) -> Any:
@@ -157,8 +162,7 @@ def add_leaves(array: Any, leaves: Leaves, arrow: Any) -> None:
 
 def _leaf(array: Any, arrow: Any) -> Any:
     types = arrow.types
-    if types.is_dictionary(array.type):
-        array = array.dictionary_decode()
+    array = _without_dictionary(array, arrow)
     if types.is_string_view(array.type):
         array = array.cast(arrow.large_string())
     if types.is_binary_view(array.type):
@@ -215,10 +219,13 @@ def _is_plain(kind: Any, types: Any) -> bool:
 
 
 def _lists(array: Any, arrow: Any) -> Any:
-    """Lists of numbers: an array per row, or one array of all rows where all are of one length by type."""
+    """Lists of numbers: an array per row, or one array of all rows where all are of one length by type.
+
+    A list in which a number is missing is one of Python's. It does not depend on the rows that are decoded with it.
+    """
     values = array.flatten()
     if values.null_count:
-        return array.to_pylist()
+        return [_list(row.values) for row in array]
     numbers = values.to_numpy(zero_copy_only=False)
     if arrow.types.is_fixed_size_list(array.type) and not array.null_count:
         return numbers.reshape(len(array), array.type.list_size)
@@ -229,3 +236,9 @@ def _lists(array: Any, arrow: Any) -> Any:
         valid = array.is_valid().to_pylist()
         parts = [part if there else None for part, there in zip(parts, valid, strict=True)]
     return parts
+
+
+def _list(numbers: Any) -> Any:
+    if numbers is None or not numbers.null_count:
+        return None if numbers is None else numbers.to_numpy(zero_copy_only=False)
+    return numbers.to_pylist()

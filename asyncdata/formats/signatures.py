@@ -26,6 +26,7 @@ _SIGNATURES: Final = (
     (b"{", "JSON"),
 )
 _READABLE: Final = frozenset({"gzip", "zlib", "zstd"})
+_ASCII_TEXT: Final = frozenset(b"\t\n\r" + bytes(range(0x20, 0x7F)))
 
 
 def look_of(head: bytes, *, file: bool = True) -> str:
@@ -39,3 +40,8 @@ def look_of(head: bytes, *, file: bool = True) -> str:
         if head.startswith(signature):
             return f"{look}: pass compression_type={look.upper()!r}" if file and look in _READABLE else look
     return ""
+
+
+def look_of_no_text(head: bytes) -> str:
+    """The same for formats of text, in which "BM" is no picture: empty if a text can begin so."""
+    return "" if _ASCII_TEXT.issuperset(head[:4]) else look_of(head)

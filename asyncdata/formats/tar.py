@@ -2,7 +2,9 @@
 
 GNU's long names (type ``L``) and pax headers (name and size of the next member) belong to the member behind them.
 Members that are not regular files (directories, links, devices, sparse files) are skipped. A block of zeros ends the
-archive; nothing behind it is examined. An archive without this block is complete if it ends behind a whole member.
+archive; nothing behind it is examined. Where the size of the object is not known, it is compressed: then all of it is
+passed over, because the checksum of the compressed stream is at its end. An archive without this block is complete if
+it ends behind a whole member.
 
 By WebDataset's convention, consecutive members whose names differ only in their extension are one sample. The key of a
 member is its path up to the first dot of its last component; its extension is the rest after that dot, in lower case.
@@ -53,9 +55,11 @@ class Members(Frames):
 
     Attributes:
         names: Of the members, as their headers say.
+        over: Whether the block of zeros that ends the archive has been seen.
     """
 
     names: list[str] = field(default_factory=list)
+    over: bool = False
 
     def parts(self) -> Iterator[tuple[SamplePart, int, tuple[int, int]]]:
         """The members that belong to samples: where the header of each begins, and offset and length of its content."""
@@ -109,6 +113,7 @@ class TarFramer:
         self._pax: dict[str, str] = {}
         # Bytes of a sparse file whose map goes on.
         self._sparse: int | None = None
+        self._over = False
 
     def frame(
         self, view: memoryview, start: int, stop: int, *, limit: int, remaining: int | None, last: bool, place: Place
@@ -118,9 +123,12 @@ class TarFramer:
         starts: list[int] = []
         rows: list[tuple[int, int]] = []
         names: list[str] = []
-        need, wrong, ended, at = 0, "", False, start
+        need, wrong, at = 0, "", start
         limit = min(limit, _MOST_AT_A_TIME)
         while len(starts) < limit:
+            if self._over:
+                at = stop
+                break
             step = min(self._skip, stop - at)
             self._skip -= step
             at += step
@@ -129,8 +137,8 @@ class TarFramer:
                     wrong = "the file ends inside a member"
                 break
             if not self._lead and stop - at >= BLOCK and tar_headers.is_end(bytes(view[at : at + BLOCK])):
-                at, ended = at + BLOCK, True
-                break
+                self._over = True
+                continue
             try:
                 member = self._member(view, at, stop, end)
             except _CutOff as cut_off:
@@ -158,8 +166,9 @@ class TarFramer:
             stop=at,
             need=need,
             error=place.error(BrokenFrameError, wrong, behind=at - start, record=len(starts)) if wrong else None,
-            ended=ended,
+            ended=self._over and remaining is not None,
             names=names,
+            over=self._over,
         )
 
     def _member(self, view: memoryview, at: int, stop: int, end: int | None) -> _Member:
@@ -180,7 +189,10 @@ class TarFramer:
             return self._meta(view, at, header, stop, end)
         long_name, self._long_name = self._long_name, None
         pax, self._pax = self._pax, {}
-        if header.kind in tar_headers.NO_CONTENT:
+        name = pax.get("path", header.name if long_name is None else long_name)
+        # V7 wrote directories like this. Only the whole name counts: what a header holds of a long one may end so, too.
+        is_old_folder = header.kind == tar_headers.OLD_REGULAR and name.endswith("/")
+        if is_old_folder or header.kind in tar_headers.NO_CONTENT:
             return _Member(None, body, 0, body)
         stated = tar_headers.pax_size(pax)
         size = header.size if stated is None else stated
@@ -192,7 +204,6 @@ class TarFramer:
         if wanted and body + size > stop:
             self._long_name, self._pax = long_name, pax
             raise _CutOff(body + size - at)
-        name = pax.get("path", header.name if long_name is None else long_name)
         return _Member(name if wanted else None, body, size, body + padded(size))
 
     def _meta(self, view: memoryview, at: int, header: Header, stop: int, end: int | None) -> _Member:

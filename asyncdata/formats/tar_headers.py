@@ -10,7 +10,8 @@ from typing import Final, NamedTuple
 
 BLOCK: Final = 512
 
-REGULAR: Final = frozenset({b"0", b"\0", b"7"})
+OLD_REGULAR: Final = b"\0"
+REGULAR: Final = frozenset({b"0", OLD_REGULAR, b"7"})
 """Kinds of member whose content is a file's: regular, old regular, contiguous."""
 
 NO_CONTENT: Final = frozenset({b"1", b"2", b"3", b"4", b"5", b"6"})
@@ -70,8 +71,6 @@ def parse_header(block: bytes) -> Header:
         raise HeaderError(f"its size is {size}")
     if block[257:263] == b"ustar\0" and (prefix := _text(block[345:500])):
         name = f"{prefix}/{name}"
-    if kind in REGULAR and name.endswith("/"):
-        kind = b"5"  # as V7 wrote directories
     return Header(name, size, kind, kind == SPARSE and block[482:483] != b"\0")
 
 

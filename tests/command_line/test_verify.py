@@ -70,6 +70,8 @@ BROKEN: dict[str, bytes] = {
     "cut.tfrecord.gz": gzip.compress(tfrecord())[:-9],
     "plain.tfrecord.gz": b"this was never compressed",
     "cut.tar": tar()[:2000],
+    "cut.tar.gz": gzip.compress(tar())[:-4],
+    "sum.tar.gz": gzip.compress(tar())[:-8] + gzip.compress(tar() + b"x")[-8:],
     "cut.parquet": parquet()[:-30],
     "head.parquet": b"PAR1",
     "quotes.csv": b'name,price\n"a\nc,2\n',

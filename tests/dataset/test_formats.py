@@ -187,6 +187,37 @@ def test_large_elements_in_little_memory(tmp_path: Path) -> None:
     assert [bytes(item) for batch in batches for item in batch] == lines
 
 
+@pytest.mark.parametrize(
+    ("default", "message"),
+    [
+        (1 << 31, r"the default 2147483648 does not fit int32, .* pass np\.int64\(2147483648\)"),
+        ([-(1 << 31) - 1], "does not fit int32"),
+        (1e39, r"does not fit float32, .* pass np\.float64\(1e\+39\)"),
+    ],
+)
+def test_a_default_that_does_not_fit_its_column(default: Any, message: str) -> None:
+    """It is refused with what to pass instead, and not stored as another number."""
+    with pytest.raises(ValueError, match=message):
+        ad.CsvDataset("a", [default])
+    for fits in (-(1 << 31), 3.4028235e38, float("inf"), float("nan"), np.int64(1 << 31), np.float64(1e39)):
+        ad.CsvDataset("a", [fits])
+
+
+@pytest.mark.parametrize("chunk_bytes", [4096, 1 << 20])
+@pytest.mark.parametrize("damage", ["checksum", "end"])
+def test_damage_behind_the_end_of_a_compressed_archive(damage: str, chunk_bytes: int, tmp_path: Path) -> None:
+    """The checksum is behind the block of zeros that ends it: all samples come, and then the error."""
+    archive = tar_of({f"{n}.bin": bytes([n]) * 5000 for n in range(3)}) + bytes(100_000)
+    packed = gzip.compress(archive)
+    damaged = packed[:-8] + bytes(8) if damage == "checksum" else packed[:-3]
+    (tmp_path / "a.tar.gz").write_bytes(damaged)
+    ds = ad.TarDataset(str(tmp_path / "a.tar.gz"), "GZIP").with_options(ad.Options(chunk_bytes=chunk_bytes))
+    found: list[str] = []
+    with pytest.raises(ad.CompressionError, match=r"a\.tar\.gz"):
+        found.extend(sample["__key__"] for sample in ds)
+    assert found == ["0", "1", "2"]
+
+
 @pytest.mark.parametrize("compression", ["", "GZIP"])
 @pytest.mark.parametrize("listed", [False, True])
 def test_whole_files_around_the_size_of_a_chunk(compression: str, listed: bool) -> None:

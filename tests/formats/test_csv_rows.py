@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import math
 import random
@@ -218,6 +219,16 @@ def test_an_error_names_line_column_record_and_offset(
     assert (error.url, error.record, error.offset) == ("gs://b/o", record, offset)
 
 
+def test_a_compressed_file_is_named() -> None:
+    """An error in the first bytes says what the file looks like, unless a text can begin so, too."""
+    data = b"".join(b"%d,%d\n" % (n, n) for n in range(500))
+    _, error = outcome(framer([LONG, LONG], {}), gzip.compress(data))
+    assert "the file looks like gzip: pass compression_type='GZIP'" in str(error)
+    for first in (b"BM,2\n", b"<,2\n"):
+        assert "looks like" not in str(outcome(framer([LONG, LONG], {}), first + data)[1])
+    assert "looks like" not in str(outcome(framer([LONG, LONG], {}), data + b"x\n")[1])
+
+
 def test_what_python_writes_is_read_back() -> None:
     """Random texts with delimiters, quotes and line ends inside, written by Python's csv module."""
     source = random.Random(8)
@@ -272,9 +283,11 @@ def test_a_field_longer_than_any_window_is_one_value() -> None:
     assert found == [(large, ("int32", 1)), (b"b", ("int32", 2))]
 
 
-def test_columns_by_the_header_whatever_the_cut() -> None:
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+@pytest.mark.parametrize("first", [b"id", b'"id"'])
+def test_columns_by_the_header_whatever_the_cut(first: bytes, mark: bytes) -> None:
     """The header is read once, however the bytes arrive, and rows have the columns that it names."""
-    data = b'\xef\xbb\xbfid,"a,""b"""\r\n1,x\r\n2,y'
+    data = mark + first + b',"a,""b"""\r\n1,x\r\n2,y'
 
     def make() -> CsvFramer:
         return CsvFramer([BYTES, INT], header=True, names=['a,"b"', "id"], by_header=True)
@@ -284,6 +297,13 @@ def test_columns_by_the_header_whatever_the_cut() -> None:
         {'a,"b"': b"x", "id": 1},
         {'a,"b"': b"y", "id": 2},
     ]
+
+
+def test_a_byte_order_mark_in_front_of_a_header_that_is_passed_over() -> None:
+    """Behind it a name may be quoted; a file of nothing else has no header."""
+    make = framer([BYTES, INT], {"header": True})
+    assert outcome(make, b'\xef\xbb\xbf"a\n",b\nx,1\n')[0] == outcome(make, b"a,b\nx,1\n")[0] != []
+    assert "the file is empty" in str(outcome(make, b"\xef\xbb\xbf")[1])
 
 
 def test_pieces_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,14 +25,27 @@ def smooth() -> npt.NDArray[np.uint8]:
     return np.stack((x * 2, y * 3, np.full_like(x, 40)), axis=2).astype(np.uint8)
 
 
+def chunk(kind: bytes, body: bytes) -> bytes:
+    """One part of a PNG."""
+    return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+
 def png_header(height: int, width: int, bits: int = 8) -> bytes:
     """A PNG that declares a size and holds no pixels."""
-
-    def chunk(kind: bytes, body: bytes) -> bytes:
-        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
-
     head = struct.pack(">IIBBBBB", width, height, bits, 2, 0, 0, 0)
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
+
+
+@pytest.mark.parametrize(("bits", "level", "grey"), [(8, 7, 7), (8, 0, 0), (4, 3, 51), (1, 1, 255), (1, 255, 255)])
+def test_a_transparent_grey_has_no_alpha(bits: int, level: int, grey: int) -> None:
+    """A grey PNG may name one; it is given in the image's own bits, of which only the lowest count."""
+    levels = (np.arange(16)[None] % (1 << bits)).astype(np.uint8)
+    rows = b"\0" + np.packbits(np.unpackbits(levels.T, axis=1)[:, 8 - bits :]).tobytes()
+    header = struct.pack(">IIBBBBB", 16, 1, bits, 0, 0, 0, 0)
+    parts = [(b"IHDR", header), (b"tRNS", struct.pack(">H", level)), (b"IDAT", zlib.compress(rows)), (b"IEND", b"")]
+    found = decode_image(4)(b"\x89PNG\r\n\x1a\n" + b"".join(chunk(kind, body) for kind, body in parts))
+    assert found[0, :, 0].tolist() == (levels[0].astype(int) * 255 // ((1 << bits) - 1)).tolist()
+    assert found[0, :, 3].tolist() == [0 if value == grey else 255 for value in found[0, :, 0]]
 
 
 @pytest.mark.parametrize("channels", [1, 3, 4])

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 import json
 import math
 from typing import Any
@@ -33,7 +34,8 @@ def test_each_line_is_a_value(end: str, final: str) -> None:
         (b"\0", "not JSON"),
         (b"[" * 100_000, "nested more than 128 deep"),
         (b"9" * 5000, "not JSON"),
-        (b"1\r2", "Extra data"),
+        (b"1\r2", "Extra data at column 3"),
+        (gzip.compress(b"{}", mtime=0), "like gzip: pass compression_type='GZIP'"),
         (b'"a\rb"', "control character"),
     ],
 )

@@ -40,6 +40,10 @@ COLUMNS: dict[str, tuple[Any, list[Any]]] = {
     "decimal": (pa.decimal128(5, 2), [decimal.Decimal("1.25")] * N),
     "list": (pa.list_(pa.int64()), [np.arange(n) for n in range(N)]),
     "list or none": (pa.list_(pa.int64()), [None if n == 2 else np.arange(1) for n in range(N)]),
+    "list with gaps": (
+        pa.list_(pa.int64()),
+        [[None] if n == 2 else None if n == 3 else np.arange(n) for n in range(N)],
+    ),
     "pair": (pa.list_(pa.int64(), 2), [np.array([n, -n]) for n in range(N)]),
     "texts": (pa.list_(pa.string()), [["a"] * (n % 3) for n in range(N)]),
     "struct": (
@@ -136,6 +140,16 @@ def test_values_of_every_kind(name: str, options: dict[str, Any]) -> None:
     assert all(same(row[name], value) for row, value in zip(found, values, strict=True))
 
 
+def test_columns_of_one_name() -> None:
+    """A row is a dict, which holds one of them: the error names the file; the other columns can be read."""
+    table = pa.Table.from_arrays([pa.array([1]), pa.array([2]), pa.array([3])], names=["x", "x", "y"])
+    data = stored(table)
+    for columns, filters in ((None, None), (["x"], None), (["y"], [("x", ">", 0)])):
+        with pytest.raises(DataError, match=r"there are 2 columns 'x'.*gs://b/o"):
+            opened(data, columns, filters)
+    assert [int(row["y"]) for row in rows(data, ["y"])] == [3]
+
+
 def test_missing_floats_and_times() -> None:
     """They are NaN and NaT, so that the column stays an array."""
     table = pa.table({"f": pa.array([1.0, None]), "t": pa.array([WHEN, None], pa.timestamp("s"))})
@@ -163,6 +177,9 @@ def test_columns_in_the_order_wanted() -> None:
         ([("text or none", "==", "y")], [], []),
         ([("text or none", "!=", "x")], [], [0, 1, 2]),
         ([("int or none", "<", 3)], [1, 2], [0]),
+        ([("category", "in", ["q", "z"])], [1, 3, 5, 7, 9], [0, 1, 2]),
+        ([("category", "not in", ["q"])], [0, 2, 4, 6, 8], [0, 1, 2]),
+        ([("category", ">", "p"), ("int", ">", 6)], [7, 9], [1, 2]),
         ([("int", "in", [0, 9])], [0, 9], [0, 2]),
         ([("int", "not in", list(range(9)))], [9], [0, 1, 2]),
         ([[("int", "<", 1)], [("large text", "==", "9")]], [0, 9], [0, 2]),

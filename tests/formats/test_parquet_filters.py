@@ -59,9 +59,26 @@ def test_alternatives_and_conjunctions() -> None:
 
 
 @pytest.mark.parametrize(
-    "filters", [["x > 1"], [("x", ">")], [("x", "~", 1)], [[("x", ">", 1), "y"]], [[("x", "like", 1)]]]
+    "filters",
+    [
+        ["x > 1"],
+        [("x", ">")],
+        [("x", "~", 1)],
+        [[("x", ">", 1), "y"]],
+        [[("x", "like", 1)]],
+        [[]],
+        [[("x", ">", 1)], []],
+    ],
 )
 def test_other_forms_are_refused(filters: Any) -> None:
-    """Texts, short tuples and unknown operators are refused at once."""
+    """Texts, short tuples, unknown operators, and alternatives without a condition are refused at once."""
     with pytest.raises(ValueError, match=r"filter"):
         checked_filters(filters)
+
+
+@pytest.mark.parametrize("operator", ["in", "not in"])
+@pytest.mark.parametrize("value", ["12", b"12", 5, None])
+def test_what_values_must_be_in_is_a_list(operator: str, value: Any) -> None:
+    """A text is not taken for the list of its characters."""
+    with pytest.raises(TypeError, match=f"the value of '{operator}' in filters must be a list"):
+        checked_filters([("x", operator, value)])

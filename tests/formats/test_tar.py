@@ -116,6 +116,22 @@ def test_members_however_the_archive_is_cut(form: int) -> None:
         check_every_cut(decode, short, [b"x" * 120 + b"=12", b"y="])
 
 
+@pytest.mark.parametrize("form", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_a_long_name_may_have_a_slash_where_its_header_ends(form: int) -> None:
+    """The header holds the first hundred bytes of the name, which then look like a directory's."""
+    members: list[tuple[str, bytes | None]] = [("a" * 99 + f"/{n}.txt", b"%d" % n * 600) for n in range(3)]
+    data = archive(members, form)
+    check_piece_sizes(decode, data, joined(members), [100, 512, len(data)])
+
+
+def test_directories_of_v7_are_passed_over() -> None:
+    """They are files whose names end with a slash; what follows their header is the next one."""
+    info = tarfile.TarInfo("d/")
+    info.type, info.size = tarfile.AREGTYPE, 600
+    data = info.tobuf(tarfile.USTAR_FORMAT) + archive([("d/a", b"1")], tarfile.USTAR_FORMAT)
+    assert list(decode(pieces_of(data, 512))) == [b"d/a=1"]
+
+
 @FORMATS
 def test_an_archive_that_ends_early(form: int) -> None:
     """Behind a whole member an archive may end; anywhere else that is an error, behind the whole members."""

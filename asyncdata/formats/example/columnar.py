@@ -355,7 +355,8 @@ def _read_list(array: ByteArray, begin: IntArray, stop: IntArray, absent: Mask, 
         return np.asarray(values).reshape(len(good), *item.shape)
     good &= whole | absent
     out = np.empty((len(good), *item.shape), object if item.kind == "bytes" else item.kind)
-    out[whole] = np.asarray(values)[np.repeat(whole, counts)].reshape(-1, *item.shape)
+    # Not -1 for the number: a shape may hold nothing.
+    out[whole] = np.asarray(values)[np.repeat(whole, counts)].reshape(np.count_nonzero(whole), *item.shape)
     if item.default is not None:
         out[absent] = item.default
     return out

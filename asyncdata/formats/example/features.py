@@ -231,7 +231,8 @@ def value_of(value: Any, kind: Kind, shape: tuple[int, ...]) -> Any:
         flat = [_as_bytes(item) for item in np.asarray(value, object).ravel().tolist()]
     else:
         found = np.asarray(value)
-        if found.dtype.kind not in ("biu" if kind == "int64" else "biuf"):
+        # An empty list is one of floats to numpy.
+        if found.size and found.dtype.kind not in ("biu" if kind == "int64" else "biuf"):
             raise ValueError(f"default_value {arguments.shown(value)} is not of dtype {kind}")
         flat = found.ravel().tolist()
     if len(flat) != math.prod(shape):

@@ -132,9 +132,10 @@ def _lengths(
     filled = np.flatnonzero(sizes)
     firsts = bounds[:-1][filled]
     if isinstance(partition, ValueRowIds):
-        steps = np.diff(values, prepend=0)
-        steps[firsts] = 0
-        low = np.concatenate((np.zeros(1, np.int64), np.cumsum(steps < 0)))
+        falls = np.zeros(len(values), np.bool_)
+        np.less(values[1:], values[:-1], out=falls[1:])
+        falls[firsts] = False
+        low = np.concatenate((np.zeros(1, np.int64), np.cumsum(falls)))
         right = (low[bounds[1:]] == low[bounds[:-1]]) & (sizes == counts)
         rows = np.zeros(len(sizes), np.int64)
         rows[filled] = values[bounds[1:][filled] - 1] + 1

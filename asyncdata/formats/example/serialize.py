@@ -59,12 +59,13 @@ def serialize_example(features: Mapping[str, Any]) -> bytes:
 
     Args:
         features: Values by key: bytes or str (one string); int, bool or a numpy integer (one int64); float or a numpy
-            float (one float32); a list, tuple or array of these, flattened; None or an empty list for a feature without
-            a value. An empty array keeps its kind.
+            float (one float32); a list, tuple or array of these, flattened, in which integers among floats are floats;
+            None or an empty list for a feature without a value. An empty array keeps its kind.
 
     Raises:
-        TypeError: A value has none of these types, or several.
+        TypeError: A value has none of these types, or is a list of texts and numbers.
         OverflowError: An integer does not fit an int64.
+        ValueError: A text has surrogates, which UTF-8 cannot express.
     """
     pieces: list[_Piece] = []
     _add_map(pieces, _FIRST, features, _feature)
@@ -85,8 +86,9 @@ def serialize_sequence_example(context: Mapping[str, Any] | None, sequences: Map
         sequences: Lists of steps by key; each step is a value as in `serialize_example`.
 
     Raises:
-        TypeError: A value has none of these types, or several.
+        TypeError: A value has none of these types, or steps are no list.
         OverflowError: An integer does not fit an int64.
+        ValueError: A text has surrogates, which UTF-8 cannot express.
     """
     pieces: list[_Piece] = []
     _add_map(pieces, _FIRST, context or {}, _feature)
@@ -107,6 +109,8 @@ def _add_map(pieces: list[_Piece], tag: bytes, features: Mapping[str, Any], mess
             head, rest, size = message(value)
         except (TypeError, OverflowError) as error:
             raise type(error)(f"feature {name!r}: {error}") from None
+        except UnicodeEncodeError as error:
+            raise ValueError(f"feature {name!r}: {error}") from None
         key = name.encode()
         length = len(key)
         if length + size < _SHORT:
@@ -129,8 +133,11 @@ def _add_map(pieces: list[_Piece], tag: bytes, features: Mapping[str, Any], mess
         pieces[place] = tag + (SHORT_VARINTS[total] if total < len(SHORT_VARINTS) else write_varint(total))
 
 
-def _steps(steps: Iterable[Any]) -> _Message:
+def _steps(steps: Any) -> _Message:
     """A FeatureList."""
+    if isinstance(steps, str | bytes | bytearray | memoryview | Mapping) or not isinstance(steps, Iterable):
+        # A text would be taken apart into characters, and bytes into numbers.
+        raise TypeError(f"expected a list of steps, each of them a value or a list of values, not {kind_of(steps)}")
     pieces: list[_Piece] = []
     total = 0
     for step in steps:

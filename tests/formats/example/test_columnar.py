@@ -283,6 +283,19 @@ def test_records_in_any_order_are_read_together() -> None:
     assert batch["image/object/bbox/xmax"][3] == -1.0
 
 
+@pytest.mark.parametrize("kind", [int, float, bytes])
+@pytest.mark.parametrize("shape", [(0,), (0, 2), (2, 0)])
+def test_a_shape_may_hold_no_values(kind: type, shape: tuple[int, ...]) -> None:
+    """Records without values fit it, and take its empty default; one with a value is an error."""
+    empty = np.empty(0, {int: np.int64, float: np.float32, bytes: object}[kind])
+    records = [serialize_example({"x": empty, "n": n} if n % 3 else {"n": n}) for n in range(20)]
+    parse = parse_example({"x": FixedLenFeature(shape, kind, []), "n": FixedLenFeature([], int)})
+    assert parse(records)["x"].shape == (20, *shape)
+    records[7] = serialize_example({"x": kind(1), "n": 7})
+    with pytest.raises(CorruptRecordError, match=r"record 7 of the 20 .*'x': it holds 1 value, expected 0"):
+        parse(records)
+
+
 def test_unusual_records_are_left_over_and_no_others() -> None:
     """A key twice, a value that is missing, an entry turned round, damage: exactly these go the slow way."""
     records = [shuffled(index) for index in range(40)]

@@ -54,6 +54,7 @@ def test_rows_are_cut_alone_and_in_a_batch(partition: Any, numbers: list[int]) -
         (RaggedFeature.ValueRowIds("p"), [0, 0, 2, 1, 3]),
         (RaggedFeature.ValueRowIds("p"), [-1, 0, 0, 0, 0]),
         (RaggedFeature.ValueRowIds("p"), [0, 0, 0, 0, 1 << 60]),
+        (RaggedFeature.ValueRowIds("p"), [0, (1 << 63) - 1, -(1 << 63), -1, 5]),
         (UniformRowLength(2), []),
     ],
 )

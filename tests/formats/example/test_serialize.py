@@ -230,3 +230,16 @@ def test_what_is_no_dict_of_names(made: Callable[[], bytes], why: str) -> None:
     """The error says what is wanted."""
     with pytest.raises(TypeError, match=why):
         made()
+
+
+@pytest.mark.parametrize("steps", ["abc", b"ab", bytearray(b"ab"), memoryview(b"ab"), {"a": 1}, 5, None])
+def test_what_is_no_list_of_steps(steps: Any) -> None:
+    """Nothing is taken apart into steps that nobody wrote: bytes into numbers, or a dict into its keys."""
+    with pytest.raises(TypeError, match="feature 'words': expected a list of steps"):
+        serialize_sequence_example({}, {"words": steps})
+
+
+def test_a_text_that_is_no_utf_8_names_its_feature() -> None:
+    """A half of a surrogate pair, as from a file name or from JSON."""
+    with pytest.raises(ValueError, match=r"feature .word.: .*surrogates not allowed"):
+        serialize_example({"word": "\ud800"})

@@ -72,7 +72,7 @@ class TarStage(FramedStage):
             self._drop_pending()
             if self._error.record is None:
                 self._error.record = self._index + len(self._samples)
-        elif self._ended:
+        elif self._ended or frames.over:
             self._finish()
 
     def _finish(self) -> None:
