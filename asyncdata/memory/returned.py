@@ -8,6 +8,7 @@
 |                                                          | for that), float64, bool, complex128                 |
 | array of numbers, dates or raw bytes                     | the array, as ``numpy.ndarray``; without axes, its   |
 |                                                          | NumPy number                                         |
+| array of objects, among them ``memoryview``              | the array with ``bytes`` in their place              |
 | list of numbers, arrays or such lists that is a regular  | that array                                           |
 | array, and not empty                                     |                                                      |
 | anything else, including subclasses such as enums        | the object itself                                    |
@@ -38,7 +39,7 @@ def returned(value: Any) -> Any:
         return value
     if isinstance(value, np.ndarray):
         if kind is np.ndarray and value.ndim:
-            return value
+            return _without_views(value) if value.dtype == object else value
         return np.asarray(value)[()] if is_plain(value) else value
     if kind in _NUMBERS:
         return _number(value)
@@ -52,6 +53,15 @@ def returned(value: Any) -> Any:
 def returned_nest(value: Any) -> Any:
     """The same for every leaf of a nest."""
     return map_leaves(returned, value)
+
+
+def _without_views(array: Any) -> Any:
+    items = array.ravel().tolist()
+    if memoryview not in map(type, items):
+        return array
+    found = np.empty(len(items), object)
+    found[:] = [bytes(item) if type(item) is memoryview else item for item in items]
+    return found.reshape(array.shape)
 
 
 def _number(value: Any) -> Any:

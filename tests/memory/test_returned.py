@@ -26,6 +26,7 @@ class Text(str):
 
 STAYS: list[Any] = [b"b", "t", None, {1}, Level.HIGH, Text("t"), 2**70, [], [[]], [[1], [2, 3]], [b"b"], ["t", 1]]
 STAYS += [[1, None], [object()], [2**63, -1], [1.5, 2**60], range(3), np.float32(1), np.arange(3), np.array("t")]
+STAYS += [np.array([b"b", None], object), np.empty((0, 2), object)]
 STAYS += [np.ma.masked_array([1, 2], mask=[True, False]), np.array([(1, 2)], [("a", "i4"), ("b", "i4")])]
 
 BECOMES: list[tuple[Any, Any]] = [
@@ -42,6 +43,7 @@ BECOMES: list[tuple[Any, Any]] = [
     ([1, 2], np.array([1, 2])),
     ([(1, 2), [3, 4]], np.array([[1, 2], [3, 4]])),
     ([np.arange(2), np.arange(2)], np.array([[0, 1], [0, 1]])),
+    (np.array([[memoryview(b"b"), "t"], [b"c", None]], object), np.array([[b"b", "t"], [b"c", None]], object)),
 ]
 
 
