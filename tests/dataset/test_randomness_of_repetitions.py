@@ -1,4 +1,4 @@
-"""Random numbers of `map(rng=True)` belong to one element of one repetition, wherever `repeat` is."""
+"""Random numbers of `map(rng=True)` belong to one element of one repetition or window, wherever `repeat` is."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ KINDS: dict[str, Callable[[Path], ad.Dataset]] = {
     "datasets of rows of a batch": lambda _: (
         D.from_tensors([[0] * 12] * 2).unbatch().unbatch().interleave(lambda _: D.range(10), 3)
     ),
+    "windows that overlap": lambda _: D.range(63).window(4, 1, drop_remainder=True).flat_map(lambda w: w),
     "inside datasets": lambda _: D.range(6).interleave(lambda _: D.range(10).repeat(4), 3),
     "lines": lambda p: ad.TextLineDataset(f"{p}/0.txt").repeat(8),
     "names": lambda p: names(p).repeat(4).interleave(ad.TextLineDataset, 2),

@@ -95,7 +95,7 @@ IN_ORDER: list[Step] = [
     lambda ds: ds.shard(2, 1),
     lambda ds: ds.batch(3).unbatch(),
     lambda ds: ds.enumerate().map(numbered),
-    lambda ds: ds.window(5).flat_map(lambda window: window),
+    lambda ds: ds.window(5, 3).flat_map(lambda window: window),
 ]
 
 

@@ -16,6 +16,7 @@ from asyncdata.plan.transformations import Interleave
 from asyncdata.planner.cardinality import cardinality
 from asyncdata.planner.shards import refuse_overlap
 from asyncdata.runtime.lower.registry import around_inner, lower, lower_inner, lower_into, lowers, made_inside, resumed
+from asyncdata.runtime.reading.source_table import SourceTable
 from asyncdata.runtime.scope import Scope
 from asyncdata.runtime.stage import Stage, StageContext
 from asyncdata.runtime.stages.group.batch import BatchStage
@@ -108,8 +109,10 @@ class _Wrap:
 
 @lowers(grouping.Contents, resumes=cursor)
 def _contents(node: grouping.Contents, scope: Scope, context: StageContext) -> Stage:
-    del scope
-    return ContentsStage(context, node.rows)
+    stage = ContentsStage(context, node.rows)
+    # An element may be in several windows.
+    stage.sub_index = SourceTable.number(scope.element, "contents")
+    return stage
 
 
 @lowers(grouping.GroupByWindow, resumes=again)
