@@ -13,11 +13,12 @@ only: its batches were used, which the beginning of the next call tells.
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from typing import Any, Final, Literal, TypeAlias
 
 from asyncdata.dataset.dataset import Dataset
-from asyncdata.errors import PipelineError
+from asyncdata.errors import PipelineError, StateError
 from asyncdata.feed.even import Least
 from asyncdata.feed.feeding import Feed
 from asyncdata.feed.own_batches import END
@@ -45,6 +46,11 @@ class _Endless(Feed):
 
     def _hand(self) -> Hand:
         return Conversion(lambda batch: batch)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its iteration was closed, or failed: it gives no batch any more."""
+        return self._run is not None and not self._run.live
 
     def state_before(self, waiting: int) -> dict[str, Any]:
         """As `state_dict`; if nothing was committed, the last batches that were handed out are not used yet."""
@@ -92,7 +98,10 @@ class KerasBatches:
         return batch
 
     def begin_call(self) -> None:
-        """Of ``fit``, ``evaluate`` or ``predict``."""
+        """Of ``fit``, ``evaluate`` or ``predict``; behind one that was interrupted it goes on there."""
+        if self._feed.has_ended:
+            with contextlib.suppress(StateError):  # no state describes the position: taking a batch says what happened
+                self.load_state_dict(self.state_dict())
         if self._phase == "outside":
             self._give_again()
         self._looked_at = []

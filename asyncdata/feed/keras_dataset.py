@@ -98,7 +98,10 @@ class KerasFeed(keras.utils.PyDataset):  # type: ignore[misc]  # keras is not th
         self._batches.load_state_dict(state)
 
     def close(self) -> None:
-        """Ends the pipeline, and waits for it. Without it the pipeline ends when nobody refers to the feed any more."""
+        """Ends the pipeline, and waits for it. Without it the pipeline ends when nobody refers to the feed any more.
+
+        The next call of ``fit``, ``evaluate`` or ``predict`` begins another one at the same position.
+        """
         self._batches.close()
 
     def callback(self, path: str | os.PathLike[str]) -> Any:
@@ -125,7 +128,7 @@ class KerasFeed(keras.utils.PyDataset):  # type: ignore[misc]  # keras is not th
                 the epoch, behind its validation.
         """
         if save_freq != "epoch":
-            arguments.integer("save_freq", save_freq, least=1)
+            save_freq = arguments.integer("save_freq", save_freq, least=1)
         return _Backup(self._batches, Path(path), save_freq)
 
 

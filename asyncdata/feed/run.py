@@ -242,12 +242,20 @@ class Run:
         self.committed = steps
         self._own.commit(steps)
 
+    @property
+    def _used(self) -> int:
+        """Batches that were used: committed, or else handed out."""
+        return self.handed if self.committed is None else self.committed
+
+    @property
+    def is_used_up(self) -> bool:
+        """Whether the epoch has ended, and all its batches were used: the next epoch's beginning is the place then."""
+        return self.ended and self._used == self.handed
+
     def place(self, steps: int | None = None) -> EpochPlace:
-        """Behind so many batches, or else behind those that were used: committed, or else handed out."""
+        """Where the epoch is behind so many batches, or else behind those that were used."""
         if steps is None:
-            steps = self.handed if self.committed is None else self.committed
-        if self.ended and steps == self.handed:
-            return EpochPlace(self.epoch + 1)
+            steps = self._used
         return self._own.place(steps)._replace(agreed=self._agreed(steps))
 
     def close(self) -> None:

@@ -18,6 +18,7 @@ import pytest
 import asyncdata as ad
 from asyncdata import feed
 from asyncdata.errors import PipelineError, StateError
+from asyncdata.feed.run import Conversion
 from tests.architecture.tree import ROOT
 from tests.feed.installed import needed, needed_here
 from tests.patience import LIMIT_S
@@ -207,7 +208,7 @@ class Ended(keras.callbacks.Callback):  # type: ignore[misc]  # keras is not the
     ("per_call", "save_freq", "ends"),
     [
         (1, 1, range(1, 12) if SOAK else (1, 5, 6, 10)),  # behind the first step, and around the end of an epoch
-        (1, 4, range(1, 12) if SOAK else (5, 10)),
+        (1, np.int64(4), range(1, 12) if SOAK else (5, 10)),
         (1, "epoch", range(1, 12) if SOAK else (8,)),
         *((4, save_freq, (1, 2, 3)) for save_freq in (1, 6) if BACKEND != "torch"),  # which has one step in a call
     ],
@@ -354,6 +355,38 @@ def test_a_batch_asked_ahead_is_looked_at_as_the_first_one(per_epoch: int, monke
     model(built=False).fit(batches, epochs=2, verbose=0)
     assert found[-2 * per_epoch :] == [batch[0][:, 0].tolist() for batch in rows().repeat(2)][: 2 * per_epoch]
     assert batches.position == 2 * per_epoch
+
+
+@pytest.mark.skipif(BACKEND == "tensorflow", reason="asks ahead, in a thread that no interrupt reaches")
+@pytest.mark.parametrize("end", ["interrupt", "close"])
+def test_the_next_call_goes_on_behind_one_that_ended(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C while Keras waits for a batch, or close(), ends the pipeline, and not the use of the feed."""
+    batches, trained = feed.keras(rows(shuffled=True)), model()
+    found = given(batches, monkeypatch)
+    if end == "close":
+        trained.fit(batches, steps_per_epoch=4, verbose=0)
+        batches.close()
+    else:
+        with monkeypatch.context() as patch:
+            patch.setattr(Conversion, "receive", interrupting(4))
+            with pytest.raises(KeyboardInterrupt):
+                trained.fit(batches, verbose=0)
+    assert batches.position == 4
+    trained.fit(batches, verbose=0)
+    assert found[-10:] == [batch[0][:, 0].tolist() for batch in rows(shuffled=True).repeat(2)][:10]
+    assert batches.position == 10
+
+
+def interrupting(after: int) -> Any:
+    """Hands out so many batches, and is interrupted then."""
+    receive, left = Conversion.receive, iter(range(after))
+
+    def received(self: Conversion) -> Any:
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        return receive(self)
+
+    return received
 
 
 def test_a_copy_goes_on_where_the_feed_is() -> None:
