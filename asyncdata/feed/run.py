@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from asyncdata.errors import PipelineClosedError, PipelineError
-from asyncdata.feed.even import WINDOW, Agreed, Granted, Least, recalled, until_vote, vote
+from asyncdata.feed.even import WINDOW, Agreed, Granted, Least, Place, recalled, until_vote, vote
 from asyncdata.feed.own_batches import END, EpochPlace, OwnBatches
 from asyncdata.feed.ranks import Even
 from asyncdata.types import Element
@@ -197,20 +197,21 @@ class Run:
     def _ask(self) -> Granted:
         assert self._least is not None
         assert self._even is not None
+        here = Place(self.epoch, self._taken)
         try:
             wanted = until_vote(self._taken)
             while len(self._window) < wanted and (batch := self._own.own()) is not END:
                 self._window.append(batch)
         except Exception:
             # The others would wait for this rank.
-            vote(self._even, 0, self._taken, self._least, failed=True)
+            vote(self._even, 0, here, self._least, failed=True)
             raise
         granted = None
         if self._recalls:
             self._recalls = False
-            granted = recalled(self._known(), self._taken, self._least)
+            granted = recalled(self._known(), here, self._least)
         if granted is None:
-            granted = vote(self._even, len(self._window), self._taken, self._least)
+            granted = vote(self._even, len(self._window), here, self._least)
         if granted.last and granted.steps is not None:
             self._total = self._taken + granted.steps
         return granted

@@ -441,6 +441,27 @@ def test_ranks_at_different_steps_are_told() -> None:
     on_all_ranks(2, run)
 
 
+@pytest.mark.parametrize("cause", ["set_epoch", "state"])
+def test_ranks_in_different_epochs_are_told(cause: str) -> None:
+    """One that did not load its state, or not set its epoch, would read what another one does, in another order."""
+    meeting, far = Meeting(2), (1 << 31) + 5  # which ranks could not compare as it is
+
+    def run(rank: int) -> None:
+        feed = plain(numbers(40, known=False), rank, meeting, world=2)
+        if cause == "set_epoch":
+            feed.set_epoch(far + 2 * rank)
+        else:
+            list(feed)
+            state = feed.state_dict()
+            feed = plain(numbers(40, known=False), rank, meeting, world=2)
+            if rank:
+                feed.load_state_dict(state)
+        with pytest.raises(PipelineError, match=r"different epochs, from (5 to 7|0 to 1)"):
+            list(feed)
+
+    on_all_ranks(2, run)
+
+
 def test_a_rank_that_has_fewer_than_it_said_is_an_error() -> None:
     """A dataset whose length was asserted wrongly never makes the others wait in silence."""
     ds = ad.Dataset.range(8).filter(lambda number: number < 4).assert_cardinality(8)
