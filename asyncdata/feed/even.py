@@ -112,7 +112,8 @@ def vote(even: Even, ready: int, place: Place, least: Least, *, failed: bool = F
 
     Args:
         even: How ranks are made even.
-        ready: Batches of its own that this rank has for them, up to as many as there are.
+        ready: Batches of its own that this rank has for them, up to as many as there are; -1 if it has neither one for
+            them nor one that it could repeat.
         place: Of this rank.
         least: Asks the other ranks.
         failed: This rank cannot continue. The others learn it by this vote; the rank's own error follows.
@@ -124,9 +125,9 @@ def vote(even: Even, ready: int, place: Place, least: Least, *, failed: bool = F
         _compared(ready, place, least, failed=True)
         return Granted(0, last=True)
     fewest, most = _compared(ready, place, least)
-    if even == "repeat" and not place.step and not fewest and most:
+    if even == "repeat" and fewest < 0 < most:
         raise PipelineError(NOTHING_TO_REPEAT)
-    steps = fewest if even in ("drop", "agree") else most
+    steps = max(fewest if even in ("drop", "agree") else most, 0)
     return Granted(steps, last=steps < until_vote(place.step))
 
 

@@ -202,6 +202,9 @@ class Run:
             wanted = until_vote(self._taken)
             while len(self._window) < wanted and (batch := self._own.own()) is not END:
                 self._window.append(batch)
+            ready = len(self._window)
+            if not ready and self._even == "repeat" and not self._own.is_repeatable():
+                ready = -1
         except Exception:
             # The others would wait for this rank.
             vote(self._even, 0, here, self._least, failed=True)
@@ -211,7 +214,7 @@ class Run:
             self._recalls = False
             granted = recalled(self._known(), here, self._least)
         if granted is None:
-            granted = vote(self._even, len(self._window), here, self._least)
+            granted = vote(self._even, ready, here, self._least)
         if granted.last and granted.steps is not None:
             self._total = self._taken + granted.steps
         return granted
