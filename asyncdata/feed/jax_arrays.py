@@ -56,7 +56,7 @@ class JaxFeed(Feed):
         return self._share.rank, self._share.world
 
     def _processes(self) -> int:
-        return int(jax.process_count())
+        return max(int(jax.process_count()), self._rank().world)
 
     @property
     def _share(self) -> Share:
@@ -65,6 +65,12 @@ class JaxFeed(Feed):
         return self._known_share
 
     def _least(self) -> Least:
+        if jax.process_count() < self._rank().world:
+            raise PipelineError(
+                f"even={self._division.even!r}: the ranks must agree on the number of steps, because it is not known "
+                f"in advance, and jax knows {jax.process_count()} of {self._rank().world} processes. Call "
+                "jax.distributed.initialize() first, or give even=None"
+            )
         return _least
 
     def _as_written(self, dataset: Dataset) -> Dataset:

@@ -24,9 +24,15 @@ from asyncdata.feed.feeding import Feed
 from asyncdata.feed.own_batches import END
 from asyncdata.feed.ranks import Division
 from asyncdata.feed.run import Conversion, Hand
+from asyncdata.memory.bytesarray import BytesArray
+from asyncdata.memory.ragged import RaggedArray
+from asyncdata.memory.structure import flatten, leaf_names
+from asyncdata.types import Element
 
 _LOOKED_AT: Final = 2
 """Batches that Keras looks at in a row, at most: with TensorFlow; and with JAX on a GPU, because it asks one ahead."""
+
+_NO_ARRAYS: Final = (BytesArray, RaggedArray, bytes, str)
 
 _Phase: TypeAlias = Literal["outside", "first epoch", "behind it", "used"]
 """Of a call of Keras. From "used" on, every batch is used."""
@@ -45,7 +51,7 @@ class _Endless(Feed):
         raise AssertionError("no rank asks another: each has batches without end")
 
     def _hand(self) -> Hand:
-        return Conversion(lambda batch: batch)
+        return Conversion(_checked)
 
     @property
     def has_ended(self) -> bool:
@@ -58,6 +64,18 @@ class _Endless(Feed):
         if run is None or run.committed is not None:
             return self.state_dict()
         return self._state(run.place(run.handed - waiting))
+
+
+def _checked(batch: Element) -> Element:
+    leaves, structure = flatten(batch, whole_ragged=True)
+    for leaf, name in zip(leaves, leaf_names(structure), strict=True):
+        if isinstance(leaf, _NO_ARRAYS):
+            raise PipelineError(
+                f"Keras takes arrays of numbers, and this is a {type(leaf).__name__}: leave it out of the batches, or "
+                "make numbers of it in a map; padded_batch makes arrays of rows of different lengths",
+                leaf=name or None,
+            )
+    return batch
 
 
 class KerasBatches:

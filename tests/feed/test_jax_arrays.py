@@ -201,6 +201,17 @@ def test_a_value_that_does_not_fit_is_refused(value: Any) -> None:
     assert narrowed(np.arange(3, dtype=">i4"), None).tolist() == [0, 1, 2]
 
 
+def test_ranks_that_jax_does_not_know_cannot_agree() -> None:
+    """Each would take its own number of steps, and call that even; where the number is known, nobody is asked."""
+    ds = ad.Dataset.range(10, output_type="int32")
+    unknown = ds.filter(lambda number: number != 1)
+    for rank in range(2):
+        assert len(list(feed.jax(ds, rank=rank, world=2))) == 5
+        with pytest.raises(PipelineError, match=r"jax\.distributed\.initialize\(\) first, or give even=None"):
+            list(feed.jax(unknown, rank=rank, world=2))
+    assert [len(list(feed.jax(unknown, rank=rank, world=2, even=None))) for rank in range(2)] == [5, 4]
+
+
 def test_a_sharding_of_another_kind_is_named() -> None:
     """When the feed is made: a mesh or a PartitionSpec alone is no sharding."""
     with pytest.raises(TypeError, match=r"sharding must be a jax.sharding.Sharding"):

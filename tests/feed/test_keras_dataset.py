@@ -389,6 +389,18 @@ def interrupting(after: int) -> Any:
     return received
 
 
+def test_a_leaf_that_is_no_array_is_named() -> None:
+    """Keras would say that it knows no type "object", and not where."""
+    texts = ad.Dataset.from_tensor_slices(({"x": X, "name": ["a"] * ROWS}, Y)).batch(BATCH)
+    ragged = ad.Dataset.range(1, 7).map(lambda number: (np.arange(number), np.float32(number))).ragged_batch(2)
+    for ds, message in (
+        (texts, r"this is a BytesArray.*leaf \[0\]\.name"),
+        (ragged, r"this is a RaggedArray.*leaf \[0\]"),
+    ):
+        with pytest.raises(PipelineError, match=message):
+            _ = feed.keras(ds)[0]
+
+
 def test_a_copy_goes_on_where_the_feed_is() -> None:
     """In this process or another."""
     batches = feed.keras(rows(shuffled=True))
