@@ -258,6 +258,12 @@ def test_a_backup_is_refused_where_it_does_not_fit(tmp_path: Path) -> None:
         with pytest.raises(error, match=message):
             (trained or model()).fit(batches, epochs=2, verbose=0, callbacks=[batches.backup(path, 2)], **more)
 
+    entry = kept.index(b"PK\1\2") + len(b"PK\1\2....")  # the flags of the first array in the list of the file
+    encrypted, patched = (kept[:entry] + bytes([flags]) + kept[entry + 1 :] for flags in (0x01, 0x20))
+    for damaged in (encrypted, patched, kept.replace(b"model.0", b"modem.0"), kept[:-9], b""):
+        path.write_bytes(damaged)
+        refused(StateError, "not a backup")
+    path.write_bytes(kept)
     other = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2), keras.layers.Dense(1)])
     other.compile(loss="mse")
     refused(StateError, "another model", other)
