@@ -35,7 +35,7 @@ class Feed(ABC):
         division: Which part of it this process gets.
     """
 
-    stays_here: ClassVar[tuple[str, ...]] = ("_part", "_run")
+    stays_here: ClassVar[tuple[str, ...]] = ("_begins", "_part", "_run")
     """Attributes that are None in another process."""
 
     def __init__(self, dataset: Dataset, division: Division) -> None:
@@ -44,6 +44,7 @@ class Feed(ABC):
         self._whole = dataset
         self._division = division
         self._next = EpochPlace(0)
+        self._begins = threading.RLock()  # iterators of several threads never take the same epoch
         self._run: Run | None = None
         self._part: tuple[Rank, Dataset] | None = None
         self._kept = False
@@ -258,6 +259,10 @@ class Feed(ABC):
             place = self._place()
         return {**vars(self), "_next": place, **dict.fromkeys(self.stays_here)}
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._begins = threading.RLock()
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._whole!r}, epoch {self.epoch}>"
 
@@ -277,7 +282,8 @@ class FeedIterator(Iterator[Any]):
         with self._lock:
             run = self._run
             if run is None:
-                run = self._run = self._feed._begin()  # noqa: SLF001 -- the two are one
+                with self._feed._begins:  # noqa: SLF001 -- the two are one
+                    run = self._run = self._feed._begin()  # noqa: SLF001 -- as above
                 weakref.finalize(self, run.abandon).atexit = False
             try:
                 batch = END if run.ended else run.next()
