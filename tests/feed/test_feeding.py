@@ -267,6 +267,7 @@ def test_numbers_of_numpy_do_not_get_into_states() -> None:
         ({"version": 2}, "version 2"),
         ({"rank": 1, "world": 2}, "rank 1 of 2, and this is rank 0 of 1"),
         ({"steps": None}, "not the state of a feed"),
+        ({"rank": 5}, "not the state of a feed"),
     ],
 )
 def test_a_state_that_does_not_fit_is_refused(change: dict[str, Any], message: str) -> None:
