@@ -22,6 +22,9 @@ from asyncdata.plan.node import UNKNOWN_CARDINALITY
 WINDOW: Final = 4
 """Steps between votes: so many batches wait in each rank while it votes. States know multiples of it."""
 
+_EPOCHS: Final = 1 << 31
+"""Ranks compare numbers of 32 bits, and an epoch may have a greater one."""
+
 NOTHING_TO_REPEAT: Final = "even='repeat': a rank has no batch that it could repeat; use fewer ranks, or even='pad'"
 
 Least: TypeAlias = Callable[[list[int]], list[int]]
@@ -57,6 +60,18 @@ def known_steps(even: Even, most: int, least: int) -> int | None:
     return most
 
 
+class Place(NamedTuple):
+    """Where a rank is when it asks the others, which must be there, too.
+
+    Attributes:
+        epoch: Number of the epoch.
+        step: Steps that it has taken in this epoch.
+    """
+
+    epoch: int
+    step: int
+
+
 class Agreed(NamedTuple):
     """What a state knows of the votes before it.
 
@@ -74,52 +89,62 @@ def until_vote(step: int) -> int:
     return WINDOW - step % WINDOW
 
 
-def recalled(agreed: int, step: int, least: Least) -> Granted | None:
+def recalled(agreed: int, place: Place, least: Least) -> Granted | None:
     """What the ranks have agreed on before a state; None if they do not know the same, or nothing: then they vote.
 
     Args:
         agreed: See `Agreed`; 0 for nothing.
-        step: Steps that this rank has taken in this epoch.
+        place: Of this rank.
         least: Asks the other ranks.
 
     Raises:
         PipelineError: As `vote`.
     """
-    fewest, most = _compared(agreed, step, least)
-    last = fewest % WINDOW > 0
+    fewest, most = _compared(agreed, place, least)
+    step, last = place.step, fewest % WINDOW > 0
     if fewest != most or fewest < step or (fewest == step and not last):
         return None
     return Granted(fewest - step, last=last)
 
 
-def vote(even: Even, ready: int, step: int, least: Least, *, failed: bool = False) -> Granted:
+def vote(even: Even, ready: int, place: Place, least: Least, *, failed: bool = False) -> Granted:
     """Agrees with the other ranks on the steps up to the next vote.
 
     Args:
         even: How ranks are made even.
-        ready: Batches of its own that this rank has for them, up to as many as there are.
-        step: Steps it has taken in this epoch.
+        ready: Batches of its own that this rank has for them, up to as many as there are; -1 if it has neither one for
+            them nor one that it could repeat.
+        place: Of this rank.
         least: Asks the other ranks.
         failed: This rank cannot continue. The others learn it by this vote; the rank's own error follows.
 
     Raises:
-        PipelineError: Another rank failed, or ranks are at different steps.
+        PipelineError: Another rank failed, or ranks are in different epochs, or at different steps.
     """
     if failed:
-        least([ready, -ready, step, -step, 0])
+        _compared(ready, place, least, failed=True)
         return Granted(0, last=True)
-    fewest, most = _compared(ready, step, least)
-    if even == "repeat" and not step and not fewest and most:
+    fewest, most = _compared(ready, place, least)
+    if even == "repeat" and fewest < 0 < most:
         raise PipelineError(NOTHING_TO_REPEAT)
-    steps = fewest if even in ("drop", "agree") else most
-    return Granted(steps, last=steps < until_vote(step))
+    steps = max(fewest if even in ("drop", "agree") else most, 0)
+    return Granted(steps, last=steps < until_vote(place.step))
 
 
-def _compared(number: int, step: int, least: Least) -> tuple[int, int]:
-    """The least and the most that a rank says, if all are well and at the same step."""
-    fewest, most, first, last, sound = least([number, -number, step, -step, 1])
+def _compared(number: int, place: Place, least: Least, *, failed: bool = False) -> tuple[int, int]:
+    """The least and the most that a rank says, if all are well and at the same place."""
+    epoch = place.epoch % _EPOCHS
+    said = [number, -number, place.step, -place.step, int(not failed), epoch, -epoch]
+    fewest, most, first, last, sound, lowest, highest = least(said)
+    if failed:
+        return fewest, -most
     if not sound:
         raise PipelineError("another rank failed, so this one ends too; the other rank's error says why")
+    if lowest != -highest:
+        raise PipelineError(
+            f"the ranks are in different epochs, from {lowest} to {-highest}: all of them must load states of the same "
+            "step, or set_epoch() the same number"
+        )
     if first != -last:
         raise PipelineError(
             f"the ranks are at different steps, from {first} to {-last}: all of them must load states of the same "

@@ -35,7 +35,7 @@ class Feed(ABC):
         division: Which part of it this process gets.
     """
 
-    stays_here: ClassVar[tuple[str, ...]] = ("_part", "_run")
+    stays_here: ClassVar[tuple[str, ...]] = ("_begins", "_part", "_run")
     """Attributes that are None in another process."""
 
     def __init__(self, dataset: Dataset, division: Division) -> None:
@@ -44,6 +44,7 @@ class Feed(ABC):
         self._whole = dataset
         self._division = division
         self._next = EpochPlace(0)
+        self._begins = threading.RLock()  # iterators of several threads never take the same epoch
         self._run: Run | None = None
         self._part: tuple[Rank, Dataset] | None = None
         self._kept = False
@@ -108,15 +109,20 @@ class Feed(ABC):
         """Makes this the number of the next epoch, for trainers that count epochs themselves.
 
         A loaded state that is of this epoch stays loaded, and an iteration of it that runs goes on: it is the one that
-        the trainer means, when it has asked for batches ahead.
+        the trainer means, when it has asked for batches ahead. Otherwise the state is the beginning of the epoch,
+        unless an iteration of another one still runs.
 
         Args:
             epoch: From 0 on.
         """
-        arguments.integer("epoch", epoch, least=0)
-        runs = self._run is not None and self._run.live and self._run.epoch == epoch
-        if epoch != self._next.epoch and not runs:
+        epoch = arguments.integer("epoch", epoch, least=0)
+        run = self._run
+        if run is not None and run.live and run.epoch == epoch:
+            return
+        if epoch != self._next.epoch:
             self._next = EpochPlace(epoch)
+        if run is not None and not run.live:
+            self._run = None
 
     def _processes(self) -> int:
         """How many processes take their steps together."""
@@ -160,8 +166,7 @@ class Feed(ABC):
         Raises:
             ValueError: So many were not handed out, or more were committed before.
         """
-        if step is not None:
-            arguments.integer("step", step, least=0)
+        step = None if step is None else arguments.integer("step", step, least=0)
         if self._run is None:
             raise ValueError("nothing can be committed: no batch was handed out")
         self._run.commit(step)
@@ -184,7 +189,11 @@ class Feed(ABC):
         Raises:
             StateError: No state describes the position, see `PipelineIterator.state_dict`.
         """
-        return self._state(self._next if self._run is None else self._run.place())
+        return self._state(self._place())
+
+    def _place(self) -> EpochPlace:
+        run = self._run
+        return self._next if run is None or run.is_used_up else run.place()
 
     def _state(self, place: EpochPlace) -> dict[str, Any]:
         mine = self._rank()
@@ -246,10 +255,13 @@ class Feed(ABC):
     def __getstate__(self) -> dict[str, Any]:
         """What another process needs: where this one is, and not what runs here."""
         place = self._next
-        if self._run is not None:
-            with contextlib.suppress(StateError):  # no state describes it: the next epoch is as near as one comes
-                place = self._run.place()
+        with contextlib.suppress(StateError):  # no state describes it: the next epoch is as near as one comes
+            place = self._place()
         return {**vars(self), "_next": place, **dict.fromkeys(self.stays_here)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._begins = threading.RLock()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._whole!r}, epoch {self.epoch}>"
@@ -270,7 +282,8 @@ class FeedIterator(Iterator[Any]):
         with self._lock:
             run = self._run
             if run is None:
-                run = self._run = self._feed._begin()  # noqa: SLF001 -- the two are one
+                with self._feed._begins:  # noqa: SLF001 -- the two are one
+                    run = self._run = self._feed._begin()  # noqa: SLF001 -- as above
                 weakref.finalize(self, run.abandon).atexit = False
             try:
                 batch = END if run.ended else run.next()

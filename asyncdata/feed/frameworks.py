@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from asyncdata import arguments
 from asyncdata.dataset.dataset import Dataset
@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from asyncdata.feed.pytorch import TorchFeed
     from asyncdata.feed.tensorflow_dataset import TfDataset
     from asyncdata.feed.transformers_position import TransformersCallback
+
+
+_SHORTEST_S: Final = 0.001
+_LONGEST_S: Final = 1e9
+"""PyTorch counts milliseconds, and knows no time without end."""
 
 
 def torch(
@@ -74,9 +79,9 @@ def torch(
         ...     torch.save({"model": model.state_dict(), "data": batches.state_dict()}, "checkpoint.pt")
     """
     division = Division(rank=rank, world=world, shard=shard, even=even)
-    arguments.integer("depth", depth, least=1, most=8)
-    arguments.flag_or_none("pin", pin)
-    arguments.number("deadline_s", deadline_s, above=0)
+    depth = arguments.integer("depth", depth, least=1, most=8)
+    pin = arguments.flag_or_none("pin", pin)
+    deadline_s = arguments.number("deadline_s", deadline_s, least=_SHORTEST_S, most=_LONGEST_S)
     made: TorchFeed = _module("torch", "pytorch").TorchFeed(
         dataset, division, device=device, pin=pin, depth=depth, deadline_s=deadline_s
     )
@@ -131,7 +136,7 @@ def jax(
         ...     state = step(state, batch)
     """
     division = Division(rank=rank, world=world, shard=shard, even=even)
-    arguments.integer("depth", depth, least=0, most=8)
+    depth = arguments.integer("depth", depth, least=0, most=8)
     arguments.choice("dtypes", dtypes, ("jax", None))
     made: JaxFeed = _module("jax", "jax_arrays").JaxFeed(
         dataset, division, sharding=sharding, depth=depth, dtypes=dtypes
@@ -177,7 +182,7 @@ def keras(
         >>> model.fit(feed.keras(ds), epochs=2)  # doctest: +SKIP
     """
     division = Division(rank=rank, world=world, shard=shard, even=None)
-    arguments.integer_or_none("steps", steps, least=1)
+    steps = arguments.integer_or_none("steps", steps, least=1)
     made: KerasFeed = _module("keras", "keras_dataset").KerasFeed(dataset, division, steps)
     return made
 

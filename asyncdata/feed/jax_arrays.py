@@ -7,14 +7,15 @@ do: jax keeps the array alive, the array keeps the slab. What jax has no type fo
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, TypeGuard
 
 import jax
 import numpy as np
 import numpy.typing as npt
 from jax.experimental import multihost_utils
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec, Sharding
 
+from asyncdata import arguments
 from asyncdata.dataset.dataset import Dataset
 from asyncdata.dataset.handles import node_of
 from asyncdata.errors import PipelineError
@@ -37,6 +38,8 @@ class JaxFeed(Feed):
 
     def __init__(self, dataset: Dataset, division: Division, *, sharding: Any, depth: int, dtypes: Dtypes) -> None:
         super().__init__(dataset, division)
+        if sharding is not None:
+            arguments.instance("sharding", sharding, Sharding, "a jax.sharding.Sharding, such as NamedSharding")
         self._sharding = sharding
         self._depth = depth
         self._dtypes = dtypes
@@ -53,7 +56,7 @@ class JaxFeed(Feed):
         return self._share.rank, self._share.world
 
     def _processes(self) -> int:
-        return int(jax.process_count())
+        return max(int(jax.process_count()), self._rank().world)
 
     @property
     def _share(self) -> Share:
@@ -62,6 +65,12 @@ class JaxFeed(Feed):
         return self._known_share
 
     def _least(self) -> Least:
+        if jax.process_count() < self._rank().world:
+            raise PipelineError(
+                f"even={self._division.even!r}: the ranks must agree on the number of steps, because it is not known "
+                f"in advance, and jax knows {jax.process_count()} of {self._rank().world} processes. Call "
+                "jax.distributed.initialize() first, or give even=None"
+            )
         return _least
 
     def _as_written(self, dataset: Dataset) -> Dataset:
@@ -79,7 +88,7 @@ class JaxFeed(Feed):
         made: list[Any] = []
         for leaf in leaves:
             array = np.asarray(leaf) if isinstance(leaf, np.generic) else leaf
-            if not isinstance(array, np.ndarray) or not _is_known(array.dtype):
+            if not _is_known(array):
                 made.append(leaf)
                 continue
             try:
@@ -99,7 +108,7 @@ class JaxFeed(Feed):
             return batch, mask
 
         def filled(leaf: Any) -> Any:
-            if isinstance(leaf, np.ndarray) and _is_known(leaf.dtype) and leaf.ndim and len(leaf) == rows:
+            if _is_known(leaf) and leaf.ndim and len(leaf) == rows:
                 return np.concatenate([leaf, np.repeat(leaf[-1:], more, axis=0)])
             return leaf
 
@@ -131,9 +140,14 @@ class JaxFeed(Feed):
         return jax.make_array_from_process_local_data(sharding, array)
 
 
-def _is_known(dtype: np.dtype[Any]) -> bool:
+def _is_known(leaf: Any) -> TypeGuard[npt.NDArray[Any]]:
     """Whether jax has the type; those of the package ml_dtypes, such as bfloat16, are of numpy's kind "V"."""
-    return dtype.kind in _KINDS or (dtype.kind == "V" and bool(jax.dtypes.issubdtype(dtype, np.number)))
+    if not isinstance(leaf, np.ndarray) or isinstance(leaf, np.ma.MaskedArray):
+        return False
+    dtype: np.dtype[Any] = leaf.dtype
+    if dtype.kind in _KINDS:
+        return dtype.itemsize <= (16 if dtype.kind == "c" else 8)  # not numpy's long double
+    return dtype.kind == "V" and bool(jax.dtypes.issubdtype(dtype, np.number))
 
 
 def narrowed(array: npt.NDArray[Any], dtypes: Dtypes) -> npt.NDArray[Any]:

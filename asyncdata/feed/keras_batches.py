@@ -13,19 +13,26 @@ only: its batches were used, which the beginning of the next call tells.
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from typing import Any, Final, Literal, TypeAlias
 
 from asyncdata.dataset.dataset import Dataset
-from asyncdata.errors import PipelineError
+from asyncdata.errors import PipelineError, StateError
 from asyncdata.feed.even import Least
 from asyncdata.feed.feeding import Feed
 from asyncdata.feed.own_batches import END
 from asyncdata.feed.ranks import Division
 from asyncdata.feed.run import Conversion, Hand
+from asyncdata.memory.bytesarray import BytesArray
+from asyncdata.memory.ragged import RaggedArray
+from asyncdata.memory.structure import flatten, leaf_names
+from asyncdata.types import Element
 
 _LOOKED_AT: Final = 2
 """Batches that Keras looks at in a row, at most: with TensorFlow; and with JAX on a GPU, because it asks one ahead."""
+
+_NO_ARRAYS: Final = (BytesArray, RaggedArray, bytes, str)
 
 _Phase: TypeAlias = Literal["outside", "first epoch", "behind it", "used"]
 """Of a call of Keras. From "used" on, every batch is used."""
@@ -44,7 +51,12 @@ class _Endless(Feed):
         raise AssertionError("no rank asks another: each has batches without end")
 
     def _hand(self) -> Hand:
-        return Conversion(lambda batch: batch)
+        return Conversion(_checked)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its iteration was closed, or failed: it gives no batch any more."""
+        return self._run is not None and not self._run.live
 
     def state_before(self, waiting: int) -> dict[str, Any]:
         """As `state_dict`; if nothing was committed, the last batches that were handed out are not used yet."""
@@ -52,6 +64,18 @@ class _Endless(Feed):
         if run is None or run.committed is not None:
             return self.state_dict()
         return self._state(run.place(run.handed - waiting))
+
+
+def _checked(batch: Element) -> Element:
+    leaves, structure = flatten(batch, whole_ragged=True)
+    for leaf, name in zip(leaves, leaf_names(structure), strict=True):
+        if isinstance(leaf, _NO_ARRAYS):
+            raise PipelineError(
+                f"Keras takes arrays of numbers, and this is a {type(leaf).__name__}: leave it out of the batches, or "
+                "make numbers of it in a map; padded_batch makes arrays of rows of different lengths",
+                leaf=name or None,
+            )
+    return batch
 
 
 class KerasBatches:
@@ -92,7 +116,10 @@ class KerasBatches:
         return batch
 
     def begin_call(self) -> None:
-        """Of ``fit``, ``evaluate`` or ``predict``."""
+        """Of ``fit``, ``evaluate`` or ``predict``; behind one that was interrupted it goes on there."""
+        if self._feed.has_ended:
+            with contextlib.suppress(StateError):  # no state describes the position: taking a batch says what happened
+                self.load_state_dict(self.state_dict())
         if self._phase == "outside":
             self._give_again()
         self._looked_at = []

@@ -98,7 +98,10 @@ class KerasFeed(keras.utils.PyDataset):  # type: ignore[misc]  # keras is not th
         self._batches.load_state_dict(state)
 
     def close(self) -> None:
-        """Ends the pipeline, and waits for it. Without it the pipeline ends when nobody refers to the feed any more."""
+        """Ends the pipeline, and waits for it. Without it the pipeline ends when nobody refers to the feed any more.
+
+        The next call of ``fit``, ``evaluate`` or ``predict`` begins another one at the same position.
+        """
         self._batches.close()
 
     def callback(self, path: str | os.PathLike[str]) -> Any:
@@ -125,7 +128,7 @@ class KerasFeed(keras.utils.PyDataset):  # type: ignore[misc]  # keras is not th
                 the epoch, behind its validation.
         """
         if save_freq != "epoch":
-            arguments.integer("save_freq", save_freq, least=1)
+            save_freq = arguments.integer("save_freq", save_freq, least=1)
         return _Backup(self._batches, Path(path), save_freq)
 
 
@@ -272,20 +275,20 @@ class _Backup(_Used):
         self._unsaved = 0
 
     def _restore(self, model: Any) -> None:
+        groups = _variables(model)
+        saved: dict[str, list[npt.NDArray[Any]]] = {kind: [] for kind in groups}
         try:
             with self._path.open("rb") as file, np.load(file, allow_pickle=False) as saved_arrays:
                 arrays = dict(saved_arrays)
             head = json.loads(arrays.pop("head").tobytes())
             version, self._epoch, self._done, position = (head[key] for key in ("version", "epoch", "done", "position"))
-        except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as error:
+            for name, array in arrays.items():
+                saved[name.partition(".")[0]].append(array)
+        except (OSError, EOFError, ValueError, KeyError, RuntimeError, zipfile.BadZipFile) as error:
             raise StateError("this is not a backup of a training run", url=str(self._path)) from error
         if version != _VERSION:
             raise StateError(f"the backup has version {version}, not {_VERSION}", url=str(self._path))
-        saved: dict[str, list[npt.NDArray[Any]]] = {kind: [] for kind in _variables(model)}
-        for name, array in arrays.items():
-            saved[name.partition(".")[0]].append(array)
         self._metrics = saved.pop("metrics")
-        groups = _variables(model)
         for kind, found in saved.items():
             self._assign(kind, groups[kind], found)
         self._batches.load_state_dict(position)

@@ -82,7 +82,7 @@ class OwnBatches:
         self._epoch = place.epoch
         self._begun_by = place.begun_by
         self._passes: deque[_Pass] = deque(maxlen=_KEPT_PASSES)
-        self._given = place.steps
+        self._begun = self._given = place.steps
         self._own_ended = place.turn > 0
         self._last: Element = END
         if place.pipeline is None:
@@ -102,6 +102,15 @@ class OwnBatches:
             return batch
         self._last = batch
         return batch, _mask(batch, fill=True)
+
+    def is_repeatable(self) -> bool:
+        """Whether this rank's part of the epoch has any batch, so that `more` can give it again."""
+        if self._given > self._begun or self._passes[-1].turn:
+            return True
+        if not self._begun_by:
+            return self._begun > 0
+        # The steps before were divided among other ranks, so only reading tells.
+        return self._first(self._dataset) is not END
 
     def more(self) -> Element:
         """A batch behind the last one of the epoch: for ranks that have fewer than others."""
@@ -127,10 +136,14 @@ class OwnBatches:
     def _pattern(self) -> Element:
         """A batch to pad with, where none was read: behind a state at the end, or on a rank without any."""
         for dataset in (self._dataset, self._whole):
-            with dataset.iterator(epoch=self._epoch) as batches:
-                for batch in batches:
-                    return batch
+            batch = self._first(dataset)
+            if batch is not END:
+                return batch
         raise PipelineError("even='pad': there is no batch in the whole dataset that could be given as padding")
+
+    def _first(self, dataset: Dataset) -> Element:
+        with dataset.iterator(epoch=self._epoch) as batches:
+            return next(batches, END)
 
     def place(self, steps: int) -> EpochPlace:
         """Where the epoch is behind so many steps."""

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import Any, ClassVar, Final
 
 import numpy as np
+import numpy.typing as npt
 import torch
 import torch.distributed
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
@@ -118,24 +119,30 @@ def on_host(batch: Element) -> Any:
 
 
 def _tensor(leaf: Any) -> Any:
-    if isinstance(leaf, np.generic):
-        leaf = np.array(leaf)
-    if not isinstance(leaf, np.ndarray):
+    array = np.array(leaf) if isinstance(leaf, np.generic) else leaf
+    if not isinstance(array, np.ndarray) or isinstance(array, np.ma.MaskedArray):
         return leaf
+    found = _shared(array)
+    return leaf if found is None else found
+
+
+def _shared(leaf: npt.NDArray[Any]) -> Any:
+    """The tensor that shares the memory of an array, or that of a copy; None where torch has no type for it."""
     if leaf.dtype.name in _OF_BITS:
         bits = f"u{leaf.dtype.itemsize}"
-        return _tensor(leaf.view(bits)).view(getattr(torch, leaf.dtype.name))
+        return _shared(leaf.view(bits)).view(getattr(torch, leaf.dtype.name))
     if leaf.dtype.kind not in _KINDS or leaf.dtype.itemsize > 16:
-        return leaf
+        return None
     if not leaf.dtype.isnative:
         leaf = leaf.astype(leaf.dtype.newbyteorder("="))
-    if not leaf.flags.writeable or any(stride < 0 for stride in leaf.strides):
-        # Writing to a tensor over read-only memory is undefined, and torch knows no negative strides.
+    if not leaf.flags.writeable or any(stride < 0 or stride % leaf.itemsize for stride in leaf.strides):
+        # Writing to a tensor over read-only memory is undefined, and torch knows neither negative strides nor those
+        # of a field of packed records.
         leaf = leaf.copy()
     try:
         return torch.from_numpy(leaf)
     except TypeError:
-        return leaf  # such as numpy's long double
+        return None  # such as numpy's long double
 
 
 def _as_numpy(tensor: Any) -> Any:

@@ -46,7 +46,8 @@ def state_of(states: Sequence[Mapping[str, Any]], mine: Rank) -> Mapping[str, An
 
 def _check(state: Any) -> None:
     """A state comes from a file, so it may be anything."""
-    if not isinstance(state, Mapping) or not all(_is_count(state.get(key)) for key in _KEYS):
+    whole = isinstance(state, Mapping) and all(_is_count(state.get(key)) for key in _KEYS)
+    if not whole or state["rank"] >= state["world"]:
         raise StateError("this is not the state of a feed; a state of PipelineIterator belongs to ds.iterator()")
     agreed = state.get("agreed")
     if agreed is not None and not (isinstance(agreed, list | tuple) and list(map(type, agreed)) == [str, int]):

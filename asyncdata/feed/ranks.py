@@ -64,7 +64,9 @@ class Division:
         if (self.rank is None) != (self.world is None):
             raise ValueError("give both rank and world, or neither")
         if self.rank is not None and self.world is not None:
-            _checked(self.rank, self.world, "the arguments")
+            mine = _checked(self.rank, self.world, "the arguments")
+            object.__setattr__(self, "rank", mine.rank)
+            object.__setattr__(self, "world", mine.world)
 
     def find(self, distributed: tuple[int, int] | None, environment: Environment) -> Rank:
         """This process's rank: by the arguments, else by the framework if it knows, else by the environment.
@@ -154,8 +156,8 @@ def _check_parts(plan: Node, mine: Rank, begun_by: int) -> None:
 
 
 def _checked(rank: int, world: int, where: str) -> Rank:
-    arguments.integer("world", world, least=1)
-    arguments.integer("rank", rank, least=0)
+    world = arguments.integer("world", world, least=1)
+    rank = arguments.integer("rank", rank, least=0)
     if rank >= world:
         raise ValueError(f"rank {rank} of {world} processes, as {where} say, does not exist: ranks begin with 0")
     return Rank(rank, world)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from asyncdata.errors import PipelineClosedError, PipelineError
-from asyncdata.feed.even import WINDOW, Agreed, Granted, Least, recalled, until_vote, vote
+from asyncdata.feed.even import WINDOW, Agreed, Granted, Least, Place, recalled, until_vote, vote
 from asyncdata.feed.own_batches import END, EpochPlace, OwnBatches
 from asyncdata.feed.ranks import Even
 from asyncdata.types import Element
@@ -197,20 +197,24 @@ class Run:
     def _ask(self) -> Granted:
         assert self._least is not None
         assert self._even is not None
+        here = Place(self.epoch, self._taken)
         try:
             wanted = until_vote(self._taken)
             while len(self._window) < wanted and (batch := self._own.own()) is not END:
                 self._window.append(batch)
+            ready = len(self._window)
+            if not ready and self._even == "repeat" and not self._own.is_repeatable():
+                ready = -1
         except Exception:
             # The others would wait for this rank.
-            vote(self._even, 0, self._taken, self._least, failed=True)
+            vote(self._even, 0, here, self._least, failed=True)
             raise
         granted = None
         if self._recalls:
             self._recalls = False
-            granted = recalled(self._known(), self._taken, self._least)
+            granted = recalled(self._known(), here, self._least)
         if granted is None:
-            granted = vote(self._even, len(self._window), self._taken, self._least)
+            granted = vote(self._even, ready, here, self._least)
         if granted.last and granted.steps is not None:
             self._total = self._taken + granted.steps
         return granted
@@ -242,12 +246,20 @@ class Run:
         self.committed = steps
         self._own.commit(steps)
 
+    @property
+    def _used(self) -> int:
+        """Batches that were used: committed, or else handed out."""
+        return self.handed if self.committed is None else self.committed
+
+    @property
+    def is_used_up(self) -> bool:
+        """Whether the epoch has ended, and all its batches were used: the next epoch's beginning is the place then."""
+        return self.ended and self._used == self.handed
+
     def place(self, steps: int | None = None) -> EpochPlace:
-        """Behind so many batches, or else behind those that were used: committed, or else handed out."""
+        """Where the epoch is behind so many batches, or else behind those that were used."""
         if steps is None:
-            steps = self.handed if self.committed is None else self.committed
-        if self.ended and steps == self.handed:
-            return EpochPlace(self.epoch + 1)
+            steps = self._used
         return self._own.place(steps)._replace(agreed=self._agreed(steps))
 
     def close(self) -> None:

@@ -20,14 +20,21 @@ from asyncdata.feed.ranks import Division
 from asyncdata.feed.run import Conversion, Hand
 from asyncdata.memory.bytesarray import BytesArray
 from asyncdata.memory.ragged import RaggedArray
-from asyncdata.memory.structure import map_leaves
+from asyncdata.memory.structure import flatten, leaf_names, map_leaves
 from asyncdata.spec import ArraySpec, BytesSpec, RaggedSpec, StrSpec
+from asyncdata.types import Element
 
 TfDataset: TypeAlias = tf.data.Dataset
 
 
 class TensorflowFeed(Feed):
-    """Epochs of a dataset in values that TensorFlow converts; `asyncdata.feed.tensorflow` makes one."""
+    """Epochs of a dataset in values that TensorFlow converts; `asyncdata.feed.tensorflow` makes one.
+
+    Attributes:
+        signature: What TensorFlow was told of batches, if nobody but this file told it.
+    """
+
+    signature: Any = None
 
     def _distributed(self) -> tuple[int, int] | None:
         return None
@@ -42,7 +49,24 @@ class TensorflowFeed(Feed):
         )
 
     def _hand(self) -> Hand:
-        return Conversion(lambda batch: map_leaves(_value, batch, whole_ragged=True))
+        return Conversion(self._values)
+
+    def _values(self, batch: Element) -> Any:
+        if self.signature is not None:
+            self._check_types(batch)
+        return map_leaves(_value, batch, whole_ragged=True)
+
+    def _check_types(self, batch: Element) -> None:
+        """TensorFlow would convert another type to that of the signature, and cut what does not fit."""
+        specs = _by_name(self.signature)
+        for name, leaf in _by_name(batch).items():
+            spec, found = specs.get(name), _type_of(leaf)
+            if spec is not None and found != spec.dtype:  # without one, TensorFlow says how the structures differ
+                raise PipelineError(
+                    f"a batch has values of {found.name} where the signature, of the first batch or of the dataset, "
+                    f"has {spec.dtype.name}: convert them in a map, or give output_signature=...",
+                    leaf=name or None,
+                )
 
 
 def as_tf_dataset(dataset: Dataset, division: Division, signature: Any) -> TfDataset:
@@ -52,6 +76,7 @@ def as_tf_dataset(dataset: Dataset, division: Division, signature: Any) -> TfDat
         signature = _signature(dataset)
         if division.even == "pad":
             signature = signature, _mask_of(signature)
+        batches.signature = signature
     made = tf.data.Dataset.from_generator(lambda: batches, output_signature=signature)
     with contextlib.suppress(TypeError):  # not known, or infinite
         made = made.apply(tf.data.experimental.assert_cardinality(len(batches)))
@@ -60,8 +85,15 @@ def as_tf_dataset(dataset: Dataset, division: Division, signature: Any) -> TfDat
     return made.with_options(options)
 
 
+def _by_name(element: Any) -> dict[str, Any]:
+    leaves, structure = flatten(element, whole_ragged=True)
+    return dict(zip(leaf_names(structure), leaves, strict=True))
+
+
 def _value(leaf: Any) -> Any:
     """What TensorFlow makes a tensor of."""
+    if isinstance(leaf, np.ma.MaskedArray):
+        raise PipelineError("TensorFlow would lose the mask of a masked array: fill it in a map")
     splits: list[Any] = []
     while isinstance(leaf, RaggedArray):
         splits.append(leaf.row_splits.astype(np.int64, copy=False))
@@ -104,22 +136,35 @@ def _spec(spec: Any) -> Any:
 
 def _spec_of(leaf: Any) -> Any:
     """Of a batch: other batches may have another number of rows, and nothing else."""
-    rank = 0
+    dtype, rank = _type_of(leaf), 0
     while isinstance(leaf, RaggedArray):
         leaf, rank = leaf.values, rank + 1
     if rank:
         inner = () if isinstance(leaf, BytesArray) else leaf.shape[1:]
-        return tf.RaggedTensorSpec([None] * (rank + 1) + list(inner), _spec_of(leaf).dtype, rank, tf.int64)
+        return tf.RaggedTensorSpec([None] * (rank + 1) + list(inner), dtype, rank, tf.int64)
     if isinstance(leaf, bytes | str | BytesArray):
-        return tf.TensorSpec([None] if isinstance(leaf, BytesArray) else [], tf.string)
+        return tf.TensorSpec([None] if isinstance(leaf, BytesArray) else [], dtype)
     array = np.asarray(leaf)
-    return tf.TensorSpec([None, *array.shape[1:]] if array.ndim else [], _dtype(array.dtype))
+    for item in array.flat if array.dtype.hasobject else ():
+        if not isinstance(item, bytes | str):
+            raise _no_type(type(item).__name__)
+    return tf.TensorSpec([None, *array.shape[1:]] if array.ndim else [], dtype)
+
+
+def _type_of(leaf: Any) -> Any:
+    while isinstance(leaf, RaggedArray):
+        leaf = leaf.values
+    if isinstance(leaf, bytes | str | BytesArray):
+        return tf.string
+    return _dtype(np.asarray(leaf).dtype)
 
 
 def _dtype(dtype: Any) -> Any:
     try:
         return tf.as_dtype(dtype)
     except TypeError:
-        raise PipelineError(
-            f"TensorFlow has no type for {dtype}: convert it in a map, or leave it out of the batches"
-        ) from None
+        raise _no_type(dtype) from None
+
+
+def _no_type(name: Any) -> PipelineError:
+    return PipelineError(f"TensorFlow has no type for {name}: convert it in a map, or leave it out of the batches")

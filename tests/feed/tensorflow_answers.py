@@ -114,13 +114,19 @@ def losses(batches: Any) -> list[float]:
     return [round(loss, 5) for loss in model.fit(batches, epochs=3, verbose=0).history["loss"]]
 
 
-def error(ds: ad.Dataset) -> str:
-    """Of a dataset that cannot be fed."""
+def error(ds: ad.Dataset, **settings: Any) -> str:
+    """Of a dataset that cannot be fed, when it is made or read."""
     try:
-        feed.tensorflow(ds)
-    except PipelineError as error:
+        for _ in feed.tensorflow(ds, **settings):
+            pass
+    except (PipelineError, tf.errors.OpError) as error:
         return str(error)
     return ""
+
+
+def changing() -> ad.Dataset:
+    """Integers, and then other numbers."""
+    return ad.Dataset.range(4).map(lambda number: {"x": number if number < 2 else number + 0.5}).batch(2)
 
 
 def answers() -> dict[str, Any]:
@@ -148,6 +154,10 @@ def answers() -> dict[str, Any]:
         "expected losses": losses(tf.data.Dataset.from_tensor_slices((X, Y)).batch(4)),
         "dates": error(ad.Dataset.from_tensor_slices(np.zeros(3, "M8[s]")).batch(2)),
         "empty": error(ad.Dataset.range(0).map(abs).batch(2)),
+        "none": error(ad.Dataset.range(2).map(lambda _: None)),
+        "masked": error(ad.Dataset.range(2).map(lambda _: np.ma.array([1, 2], mask=[True, False]))),
+        "changing": error(changing()),
+        "changing as told": error(changing(), output_signature={"x": tf.TensorSpec((None,), tf.float64)}),
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import gc
 import itertools
 import json
@@ -219,12 +220,54 @@ def test_epochs_can_be_numbered_by_the_trainer() -> None:
     assert (len(list(feed)), feed.epoch) == (4, 7)
 
 
+@pytest.mark.parametrize("begun", ["never", "left", "ended"])
+def test_a_chosen_epoch_is_part_of_the_state(begun: str) -> None:
+    """State and copies of a feed know the epoch that set_epoch chose, before its first batch, too."""
+    feed = plain(numbers(10, known=True))
+    if begun == "left":
+        next(iter(feed))
+    elif begun == "ended":
+        list(feed)
+    feed.set_epoch(5)
+    expected = [batch.tolist() for batch in numbers(10, known=True).iterator(epoch=5)]
+    state = feed.state_dict()
+    again = plain(numbers(10, known=True))
+    again.load_state_dict(state)
+    for each in (copy.deepcopy(feed), again, feed):
+        assert each.epoch == 5
+        assert [batch.tolist() for batch in each] == expected
+
+
+def test_a_chosen_epoch_follows_the_one_that_runs() -> None:
+    """While another epoch runs, the state is a place in that one; behind its end it is the beginning of the next."""
+    feed = plain(numbers(10, known=True))
+    batches = iter(feed)
+    next(batches)
+    feed.set_epoch(5)
+    next(batches)
+    assert (feed.state_dict()["epoch"], feed.state_dict()["steps"]) == (0, 2)
+    assert len(list(batches)) == 2
+    assert (feed.state_dict()["epoch"], feed.state_dict()["steps"]) == (5, 0)
+
+
+def test_numbers_of_numpy_do_not_get_into_states() -> None:
+    """JSON holds a state whatever type of integer the caller counts with."""
+    feed = plain(numbers(20, known=True), np.int64(0), world=np.int64(2))  # type: ignore[arg-type]  # what is tried
+    feed.set_epoch(np.int64(3))  # type: ignore[arg-type]  # as above
+    batches = iter(feed)
+    next(batches)
+    feed.commit(np.int64(1))  # type: ignore[arg-type]  # as above
+    state = feed.state_dict()
+    assert json.loads(json.dumps(state)) == state
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"version": 2}, "version 2"),
         ({"rank": 1, "world": 2}, "rank 1 of 2, and this is rank 0 of 1"),
         ({"steps": None}, "not the state of a feed"),
+        ({"rank": 5}, "not the state of a feed"),
     ],
 )
 def test_a_state_that_does_not_fit_is_refused(change: dict[str, Any], message: str) -> None:
@@ -394,6 +437,27 @@ def test_ranks_at_different_steps_are_told() -> None:
         states = [(next(batches), feed.state_dict())[1] for _ in range(2)]
         feed.load_state_dict(states[rank])
         with pytest.raises(PipelineError, match="different steps, from 1 to 2"):
+            list(feed)
+
+    on_all_ranks(2, run)
+
+
+@pytest.mark.parametrize("cause", ["set_epoch", "state"])
+def test_ranks_in_different_epochs_are_told(cause: str) -> None:
+    """One that did not load its state, or not set its epoch, would read what another one does, in another order."""
+    meeting, far = Meeting(2), (1 << 31) + 5  # which ranks could not compare as it is
+
+    def run(rank: int) -> None:
+        feed = plain(numbers(40, known=False), rank, meeting, world=2)
+        if cause == "set_epoch":
+            feed.set_epoch(far + 2 * rank)
+        else:
+            list(feed)
+            state = feed.state_dict()
+            feed = plain(numbers(40, known=False), rank, meeting, world=2)
+            if rank:
+                feed.load_state_dict(state)
+        with pytest.raises(PipelineError, match=r"different epochs, from (5 to 7|0 to 1)"):
             list(feed)
 
     on_all_ranks(2, run)

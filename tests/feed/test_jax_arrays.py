@@ -201,13 +201,35 @@ def test_a_value_that_does_not_fit_is_refused(value: Any) -> None:
     assert narrowed(np.arange(3, dtype=">i4"), None).tolist() == [0, 1, 2]
 
 
+def test_ranks_that_jax_does_not_know_cannot_agree() -> None:
+    """Each would take its own number of steps, and call that even; where the number is known, nobody is asked."""
+    ds = ad.Dataset.range(10, output_type="int32")
+    unknown = ds.filter(lambda number: number != 1)
+    for rank in range(2):
+        assert len(list(feed.jax(ds, rank=rank, world=2))) == 5
+        with pytest.raises(PipelineError, match=r"jax\.distributed\.initialize\(\) first, or give even=None"):
+            list(feed.jax(unknown, rank=rank, world=2))
+    assert [len(list(feed.jax(unknown, rank=rank, world=2, even=None))) for rank in range(2)] == [5, 4]
+
+
+def test_a_sharding_of_another_kind_is_named() -> None:
+    """When the feed is made: a mesh or a PartitionSpec alone is no sharding."""
+    with pytest.raises(TypeError, match=r"sharding must be a jax.sharding.Sharding"):
+        feed.jax(ad.Dataset.range(8).batch(4), sharding=PartitionSpec("rows"))
+
+
 def test_what_jax_has_no_type_for_stays_on_the_host() -> None:
-    """Texts, ragged rows, dates; elements without axes and batches without rows become arrays."""
+    """Texts, ragged rows, long doubles, masks; elements without axes and batches without rows become arrays."""
     rows = ad.Dataset.range(3).map(lambda i: {"text": f"{i}", "rows": np.arange(i), "number": np.float32(i)})
     (batch,) = feed.jax(rows.ragged_batch(3))
     assert isinstance(batch["text"], ad.BytesArray)
     assert batch["rows"].to_list() == [[], [0], [0, 1]]
     assert isinstance(batch["number"], jax.Array)
+    masked: Any = np.ma.array([1, 2], "i4", mask=[True, False])
+    long = np.zeros(2, np.longdouble)
+    (found,) = feed.jax(ad.Dataset.range(1).map(lambda _: {"masked": masked, "long": long, "both": long + 1j}))
+    assert found["masked"].tolist() == [None, 2]
+    assert (found["long"].dtype, found["both"].dtype) == (np.longdouble, np.clongdouble)
     assert [number.tolist() for number in feed.jax(ad.Dataset.range(3, output_type=np.int32))] == [0, 1, 2]
     (empty,) = feed.jax(ad.Dataset.from_tensors(np.zeros((0, 3), np.float32)))
     assert empty.shape == (0, 3)

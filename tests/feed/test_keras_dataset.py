@@ -18,6 +18,7 @@ import pytest
 import asyncdata as ad
 from asyncdata import feed
 from asyncdata.errors import PipelineError, StateError
+from asyncdata.feed.run import Conversion
 from tests.architecture.tree import ROOT
 from tests.feed.installed import needed, needed_here
 from tests.patience import LIMIT_S
@@ -207,7 +208,7 @@ class Ended(keras.callbacks.Callback):  # type: ignore[misc]  # keras is not the
     ("per_call", "save_freq", "ends"),
     [
         (1, 1, range(1, 12) if SOAK else (1, 5, 6, 10)),  # behind the first step, and around the end of an epoch
-        (1, 4, range(1, 12) if SOAK else (5, 10)),
+        (1, np.int64(4), range(1, 12) if SOAK else (5, 10)),
         (1, "epoch", range(1, 12) if SOAK else (8,)),
         *((4, save_freq, (1, 2, 3)) for save_freq in (1, 6) if BACKEND != "torch"),  # which has one step in a call
     ],
@@ -257,6 +258,12 @@ def test_a_backup_is_refused_where_it_does_not_fit(tmp_path: Path) -> None:
         with pytest.raises(error, match=message):
             (trained or model()).fit(batches, epochs=2, verbose=0, callbacks=[batches.backup(path, 2)], **more)
 
+    entry = kept.index(b"PK\1\2") + len(b"PK\1\2....")  # the flags of the first array in the list of the file
+    encrypted, patched = (kept[:entry] + bytes([flags]) + kept[entry + 1 :] for flags in (0x01, 0x20))
+    for damaged in (encrypted, patched, kept.replace(b"model.0", b"modem.0"), kept[:-9], b""):
+        path.write_bytes(damaged)
+        refused(StateError, "not a backup")
+    path.write_bytes(kept)
     other = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2), keras.layers.Dense(1)])
     other.compile(loss="mse")
     refused(StateError, "another model", other)
@@ -354,6 +361,50 @@ def test_a_batch_asked_ahead_is_looked_at_as_the_first_one(per_epoch: int, monke
     model(built=False).fit(batches, epochs=2, verbose=0)
     assert found[-2 * per_epoch :] == [batch[0][:, 0].tolist() for batch in rows().repeat(2)][: 2 * per_epoch]
     assert batches.position == 2 * per_epoch
+
+
+@pytest.mark.skipif(BACKEND == "tensorflow", reason="asks ahead, in a thread that no interrupt reaches")
+@pytest.mark.parametrize("end", ["interrupt", "close"])
+def test_the_next_call_goes_on_behind_one_that_ended(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C while Keras waits for a batch, or close(), ends the pipeline, and not the use of the feed."""
+    batches, trained = feed.keras(rows(shuffled=True)), model()
+    found = given(batches, monkeypatch)
+    if end == "close":
+        trained.fit(batches, steps_per_epoch=4, verbose=0)
+        batches.close()
+    else:
+        with monkeypatch.context() as patch:
+            patch.setattr(Conversion, "receive", interrupting(4))
+            with pytest.raises(KeyboardInterrupt):
+                trained.fit(batches, verbose=0)
+    assert batches.position == 4
+    trained.fit(batches, verbose=0)
+    assert found[-10:] == [batch[0][:, 0].tolist() for batch in rows(shuffled=True).repeat(2)][:10]
+    assert batches.position == 10
+
+
+def interrupting(after: int) -> Any:
+    """Hands out so many batches, and is interrupted then."""
+    receive, left = Conversion.receive, iter(range(after))
+
+    def received(self: Conversion) -> Any:
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        return receive(self)
+
+    return received
+
+
+def test_a_leaf_that_is_no_array_is_named() -> None:
+    """Keras would say that it knows no type "object", and not where."""
+    texts = ad.Dataset.from_tensor_slices(({"x": X, "name": ["a"] * ROWS}, Y)).batch(BATCH)
+    ragged = ad.Dataset.range(1, 7).map(lambda number: (np.arange(number), np.float32(number))).ragged_batch(2)
+    for ds, message in (
+        (texts, r"this is a BytesArray.*leaf \[0\]\.name"),
+        (ragged, r"this is a RaggedArray.*leaf \[0\]"),
+    ):
+        with pytest.raises(PipelineError, match=message):
+            _ = feed.keras(ds)[0]
 
 
 def test_a_copy_goes_on_where_the_feed_is() -> None:

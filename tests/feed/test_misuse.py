@@ -172,6 +172,16 @@ def test_several_iterators_at_once_are_epochs_of_their_own() -> None:
     assert feed.epoch == 2
 
 
+def test_threads_that_begin_together_take_epochs_of_their_own() -> None:
+    """Each iterator that a thread makes of one feed is another epoch, and of a copy of a feed, too."""
+    for feed in (plain(numbers(20)), copy.deepcopy(plain(numbers(20)))):
+        with ThreadPoolExecutor(8) as threads:
+            found = list(threads.map(lambda _, feed=feed: [batch.tolist() for batch in feed], range(8)))
+        assert feed.epoch == 8
+        epochs = [[batch.tolist() for batch in numbers(20).iterator(epoch=epoch)] for epoch in range(8)]
+        assert sorted(found) == sorted(epochs)
+
+
 @pytest.mark.parametrize("make", [plain, ahead])
 def test_an_interrupt_keeps_the_state(make: Callable[..., PlainFeed]) -> None:
     """A real signal while the trainer waits: the state counts what was handed out, and a resume gives the rest."""

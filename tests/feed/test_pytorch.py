@@ -104,6 +104,10 @@ def test_what_torch_has_no_type_for_stays_what_it_is() -> None:
     assert found["days"].dtype == days.dtype
     assert found["long"].dtype == np.longdouble
     assert found["none"] == "x"
+    masked, day = np.ma.array([1, 2], mask=[True, False]), np.datetime64("2026-01-01")
+    (found,) = feed.torch(ad.Dataset.range(1).map(lambda _: {"masked": masked, "day": day}))
+    assert found["masked"].tolist() == [None, 2]
+    assert (type(found["day"]), found["day"]) == (np.datetime64, day)
 
 
 @pytest.mark.parametrize(
@@ -118,12 +122,13 @@ def test_what_torch_has_no_type_for_stays_what_it_is() -> None:
         np.bool_(True),
         np.array(7, np.uint16),
         np.arange(4, dtype=np.uint64),
+        np.array([(1, 2), (3, 4)], [("flag", "u1"), ("number", "i4")])["number"],
     ],
     ids=str,
 )
 @pytest.mark.filterwarnings("error")
 def test_odd_arrays_become_tensors(array: Any) -> None:
-    """Other byte orders, negative strides, read-only memory, no rows, no axes: right values, and writable."""
+    """Other byte orders and strides, read-only memory, no rows, no axes: right values, and writable."""
     if isinstance(array, np.ndarray) and array.ndim:
         array.flags.writeable = False
     tensor = feed_pytorch().on_host(array)
@@ -314,6 +319,7 @@ def test_wrong_arguments_are_named() -> None:
         ({"device": "nowhere"}, "nowhere"),
         ({"even": "odd"}, "even"),
         ({"deadline_s": 0}, "deadline_s"),
+        ({"deadline_s": float("inf")}, "deadline_s"),
         ({"world": 2}, "both rank and world"),
     ):
         with pytest.raises((ValueError, RuntimeError), match=message):

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import asyncdata as ad
-from asyncdata.errors import StateError
+from asyncdata.errors import PipelineError, StateError
 from asyncdata.feed.feeding import AllRanks, Feed, UsedBatches
 from asyncdata.feed.ranks import Even
 from tests.feed.plain import Meeting, on_all_ranks, plain
@@ -133,6 +133,32 @@ def test_a_divided_epoch_goes_on_at_every_step() -> None:
         assert [sorted(one + other) for one, other in zip(first, rest, strict=True)] == list(map(sorted, whole))
         following, _, _ = trained(2, 40, last, None, even="pad", known=True)
         assert sorted(itertools.chain(*following)) == list(range(40))
+
+
+def test_a_rank_that_got_nothing_of_a_divided_epoch_cannot_repeat() -> None:
+    """All ranks raise the error, in the middle of an epoch, too; where nobody has a batch left, the epoch ends."""
+
+    def most() -> ad.Dataset:
+        return ad.Dataset.range(12).filter(lambda number: number % 3 > 0).batch(1)  # none for the first of three ranks
+
+    for stop in range(1, 5):
+        _, states, _ = trained(2, most, None, stop, even="repeat")
+        meeting = Meeting(3)
+
+        def rest(rank: int, states: Any = states, meeting: Meeting = meeting) -> list[Any]:
+            feed = plain(most(), rank, meeting, world=3, even="repeat")
+            AllRanks(feed).load_state_dict({"ranks": states})
+            return list(feed)
+
+        if stop == 4:
+            assert on_all_ranks(3, rest) == [[]] * 3
+            continue
+
+        def refused(rank: int, rest: Callable[[int], Any] = rest) -> None:
+            with pytest.raises(PipelineError, match="no batch that it could repeat"):
+                rest(rank)
+
+        on_all_ranks(3, refused)
 
 
 def test_states_that_cannot_be_divided_are_refused() -> None:

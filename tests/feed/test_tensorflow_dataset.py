@@ -76,6 +76,11 @@ def test_a_model_is_trained(found: dict[str, Any]) -> None:
 
 
 def test_errors_say_what_to_do(found: dict[str, Any]) -> None:
-    """Types that TensorFlow does not have, and datasets without a batch."""
+    """Types that TensorFlow does not have or would convert in silence, and datasets without a batch."""
     assert "no type for datetime64" in found["dates"]
     assert "output_signature" in found["empty"]
+    assert "no type for NoneType" in found["none"]
+    assert "mask" in found["masked"]
+    assert "values of float64 where the signature" in found["changing"]
+    assert "leaf x" in found["changing"]
+    assert not found["changing as told"]
