@@ -127,7 +127,10 @@ class Intake:
                 return None
             except (EOFError, OSError):
                 self._broken = True
-        return self._inbox.popleft()
+        try:
+            return self._inbox.popleft()
+        except IndexError:  # closed in this moment, by a handler of signals
+            return None
 
     def _accept(self, message: Message) -> Delivery | None:
         """Takes a message in; a delivery is for the consumer."""

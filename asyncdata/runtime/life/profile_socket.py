@@ -84,7 +84,7 @@ class ProfileSocket:
     def __init__(self) -> None:
         self._pid = os.getpid()
         self._live: list[tuple[WatchedPipeline, str, int, Options]] = []
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a handler of signals may iterate over a pipeline in the middle of anything
         self._recorder: Profile | None = None
         self._connection: socket.socket | None = None
         self._closed = threading.Event()

@@ -44,6 +44,19 @@ def test_without_descriptors_nothing_is_left(spare: int) -> None:
     assert not check(before, only=("descriptor",))
 
 
+def test_a_pipeline_without_descriptors_says_what_to_do() -> None:
+    """Whichever is missing; the pipelines before and after it run."""
+    numbers = ad.Dataset.range(3)
+    with ad.Runtime(ad.Options(isolate=True, num_workers=0)):
+        assert len(list(numbers)) == 3
+        before = snapshot()
+        for spare in range(3):
+            with few_descriptors(spare), pytest.raises(ad.SystemResourceError, match="ulimit -n"):
+                numbers.iterator()
+        assert not check(before, only=("descriptor",))
+        assert len(list(numbers)) == 3
+
+
 def test_an_interpreter_that_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """An error at once, not an iterator that waits."""
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
