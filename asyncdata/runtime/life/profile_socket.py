@@ -71,8 +71,8 @@ def ask(path: Path, seconds: float) -> dict[str, Any]:
                 parts.append(part)
         except TimeoutError:
             raise TimeoutError(
-                f"the program has not answered {3 * _PATIENCE_S:.0f} s after the profile's end: it is stopped, or serves "
-                "somebody else"
+                f"the program has not answered {3 * _PATIENCE_S:.0f} s after the profile's end: it is stopped, or "
+                "serves somebody else"
             ) from None
     try:
         answer: dict[str, Any] = json.loads(b"".join(parts))
