@@ -39,13 +39,12 @@ def add_measured_arguments(parser: argparse.ArgumentParser, *, seconds: float, m
     )
 
 
-def number_above(option: str, least: float | None = None) -> Callable[[str], float]:
-    """Reads an option's value: a number above 0, or one that is not below `least`."""
+def number_above(option: str, least: float | None = None, most: float | None = None) -> Callable[[str], float]:
+    """Reads an option's value: a number above 0, or one that is not below `least`; with `most`, nor above that."""
 
     def read(text: str) -> float:
         try:
-            value = float(text)
-            return checks.number(option, value, above=0) if least is None else checks.number(option, value, least=least)
+            return checks.number(option, float(text), least=least, most=most, above=0 if least is None else None)
         except ValueError as error:
             raise argparse.ArgumentTypeError(str(error)) from None
 

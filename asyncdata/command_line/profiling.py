@@ -24,9 +24,10 @@ from asyncdata.observe.progress import Display, Pace
 from asyncdata.observe.stopwatch import clock
 from asyncdata.options import Options
 from asyncdata.replacing import replacing
-from asyncdata.runtime.life.profile_socket import ask, sockets_of
+from asyncdata.runtime.life.profile_socket import MOST_S, ask, sockets_of
 
 HELP: Final = "find out what limits a pipeline, and write a report"
+_MOST_STEP_MS: Final = 3_600_000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,7 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--trace", type=_trace, metavar="FILE", help="also write a trace for Perfetto, in .json")
     step = "pretend that a training step takes so long, for each element (default: 0)"
-    parser.add_argument("--step-ms", type=number_above("--step-ms", least=0), default=0.0, metavar="MS", help=step)
+    step_ms = number_above("--step-ms", least=0, most=_MOST_STEP_MS)
+    parser.add_argument("--step-ms", type=step_ms, default=0.0, metavar="MS", help=step)
 
 
 def _out(text: str) -> str:
@@ -63,6 +65,8 @@ def run(arguments: argparse.Namespace, options: Options, results: ResultPrinter,
     if arguments.pid is not None and arguments.trace is not None:
         raise UsageError("--trace records a pipeline that this command runs, not one of --pid")
     if arguments.pid is not None:
+        if arguments.seconds > MOST_S:
+            raise UsageError(f"--pid records for {MOST_S} seconds at most, not {arguments.seconds:g}")
         return _ask(arguments, results)
     try:
         recorded = profile(arguments.out, trace=arguments.trace or False)

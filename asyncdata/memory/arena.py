@@ -21,7 +21,7 @@ from typing import Final
 
 import numpy as np
 
-from asyncdata.errors import refused
+from asyncdata.errors import SystemResourceError, refused
 
 _SHARED: Final = "/dev/shm"  # noqa: S108 -- shared memory is what is wanted
 GRANULE: Final = 1 << 16
@@ -65,18 +65,23 @@ class Arena:
                 os.close(self._fd)
                 raise
         except OSError as error:
-            where = "memfd:asyncdata" if use_memfd else _SHARED
-            raise refused(
-                f"shared memory of {nbytes} bytes cannot be mapped", error, url=where, stage="arena"
-            ) from error
+            raise _refused(nbytes, error, "memfd:asyncdata" if use_memfd else _SHARED) from error
         self._reserve_first = not use_memfd
 
     @classmethod
     def attach(cls, fd: int, nbytes: int) -> Arena:
-        """Maps an arena that another process made; takes over the descriptor."""
+        """Maps an arena that another process made; takes over the descriptor.
+
+        Raises:
+            SystemResourceError: The limit of this process's memory does not allow it; the descriptor is closed.
+        """
         self = cls.__new__(cls)
         self._fd = fd
-        self._map(nbytes)
+        try:
+            self._map(nbytes)
+        except OSError as error:
+            os.close(fd)
+            raise _refused(nbytes, error, "memfd:asyncdata") from error
         self._reserve_first = False
         return self
 
@@ -121,6 +126,10 @@ class Arena:
             self.array = np.empty(0, np.uint8)
             self.view = memoryview(b"")
             del self._mmap
+
+
+def _refused(nbytes: int, error: OSError, where: str) -> SystemResourceError:
+    return refused(f"shared memory of {nbytes} bytes cannot be mapped", error, url=where, stage="arena")
 
 
 def populate(view: memoryview) -> None:

@@ -8,6 +8,7 @@ The pipelines do not know that they are recorded, apart from one more reading of
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import dataclasses
 import datetime
@@ -167,7 +168,10 @@ class Profile:
         assert self._thread is not None
         self._end()
         if self._token is not None and _active.get() is self:
-            _active.reset(self._token)
+            # If the block was entered in another context (fixtures, generators), that context keeps the ended profile;
+            # `active_profile` skips it.
+            with contextlib.suppress(ValueError):
+                _active.reset(self._token)
         if os.getpid() != self._pid:
             return
         self._thread.join()
@@ -271,8 +275,9 @@ def _shown(options: Options) -> dict[str, str]:
 
 
 def active_profile() -> Profile | None:
-    """The profile of the innermost block around the caller."""
-    return _active.get()
+    """The profile of the innermost block around the caller, if it has not ended."""
+    profile = _active.get()
+    return None if profile is None or profile._has_ended else profile  # noqa: SLF001 -- of this module
 
 
 @arguments.suggests

@@ -12,7 +12,6 @@ from __future__ import annotations
 import itertools
 import os
 import struct
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -129,7 +128,7 @@ class TraceRing:
         self._spans = (len(region) - _FIRST_SPAN) // _SPAN.size
         self.add = _adder(region, self._spans)
         self._names: dict[str, int] = {}
-        self._lock = threading.RLock()  # a handler of signals may iterate over a pipeline in the middle of anything
+        self._numbers = itertools.count(1)
         self._pipelines = itertools.count(1)
         self.others: deque[TraceRing] = deque(maxlen=_MOST_OTHERS)
         if not reads:
@@ -140,17 +139,18 @@ class TraceRing:
         return self._names.get(text) or self._keep(text)
 
     def _keep(self, text: str) -> int:
-        with self._lock:
-            number = self._names.get(text, len(self._names) + 1)
-            if number >= _OTHERS:
-                number, text = _OTHERS, OTHERS
-            else:
-                self._names[text] = number
-            data = redact_url(text).encode("utf-8", "replace")
-            if len(data) > _NAME_BYTES:  # where a step is in the plan comes first; of a path, the end tells most
-                data = data[:_HEAD_BYTES] + b"..." + data[_HEAD_BYTES + 3 - _NAME_BYTES :]
-            at = _FIRST_NAME + number * _NAME_BYTES
-            self._region[at : at + _NAME_BYTES] = data.ljust(_NAME_BYTES, b"\0")
+        # Without a lock, which the stage loop would wait for while a handler of signals waits for the stage loop. Two
+        # threads that keep the same text at once waste a number.
+        number = next(self._numbers)
+        if number >= _OTHERS:
+            number, text = _OTHERS, OTHERS
+        else:
+            number = self._names.setdefault(text, number)
+        data = redact_url(text).encode("utf-8", "replace")
+        if len(data) > _NAME_BYTES:  # where a step is in the plan comes first; of a path, the end tells most
+            data = data[:_HEAD_BYTES] + b"..." + data[_HEAD_BYTES + 3 - _NAME_BYTES :]
+        at = _FIRST_NAME + number * _NAME_BYTES
+        self._region[at : at + _NAME_BYTES] = data.ljust(_NAME_BYTES, b"\0")
         return number
 
     def add_task(

@@ -61,6 +61,8 @@ def started(*words: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
         ("bench", "no_such_module:dataset"),
         ("profile", "x", "--out", "report.pdf"),
         ("profile", "x", "--step-ms", "-1"),
+        ("profile", "x", "--step-ms", "inf"),
+        ("profile", "--pid", "1", "--seconds", "inf"),
         ("profile", "x", "--trace", "trace.html"),
         ("profile", "--pid", "1", "--trace", "trace.json"),
         ("profile", "--pid", "1", "x"),

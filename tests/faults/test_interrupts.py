@@ -34,6 +34,7 @@ from tests.patience import LIMIT_S, wait_until
 
 _ENTRY: Final = -1
 _READING: Final = (iterate.__file__, edge.__file__)
+_HERE: Final = f"asyncdata{os.sep}runtime{os.sep}"
 _Place = tuple[CodeType, int]
 """A function, and the offset of a step in it, or its beginning."""
 
@@ -81,13 +82,18 @@ def _heard(code: CodeType) -> frozenset[int]:
     return frozenset(found)
 
 
-class _Tracer:
-    """Counts the places where a signal is heard in this thread; raises at the n-th time of one."""
+def _interrupt() -> None:
+    raise KeyboardInterrupt
 
-    def __init__(self, place: _Place | None = None, nth: int = 1) -> None:
+
+class _Tracer:
+    """Counts the places where a signal is heard in this thread; at the n-th time of one it calls the handler."""
+
+    def __init__(self, place: _Place | None = None, nth: int = 1, handler: Callable[[], object] = _interrupt) -> None:
         self.seen: Counter[_Place] = Counter()
         self._place = place
         self._nth = nth
+        self._handler = handler
 
     def __call__(self, frame: FrameType, _event: str, _argument: object) -> Any:
         if frame.f_code.co_filename == __file__ or frame.f_code.co_filename.startswith("<"):
@@ -104,7 +110,7 @@ class _Tracer:
     def _note(self, place: _Place) -> None:
         self.seen[place] += 1
         if place == self._place and self.seen[place] == self._nth:
-            raise KeyboardInterrupt
+            self._handler()
 
 
 def _run(consumer: Callable[[], None], tracer: _Tracer) -> None:
@@ -179,6 +185,43 @@ def test_an_interrupt_inside_next_closes_before_it_is_raised(samples: Callable[[
 def _take_three(batches: Iterator[Any]) -> None:
     for _ in range(3):
         next(batches)
+
+
+# A socket may be made, and the handler's error come before anybody has it.
+@pytest.mark.filterwarnings("ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("isolate", [False, True])
+def test_a_handler_of_signals_may_iterate_and_close(isolate: bool, samples: Callable[[int, int], int]) -> None:
+    """In the middle of anything: neither waits for the code that the handler has interrupted, or an error says so."""
+    options = ad.Options(isolate=isolate, memory_limit_bytes=8 << 20, num_threads=1, num_workers=0)
+    handled: list[object] = []
+    with ad.Runtime(options, pipelines=3):
+        iterators = [ad.Dataset.range(12).batch(4).iterator()]
+
+        def read() -> None:
+            iterators[0] = ad.Dataset.range(12).batch(4).iterator()
+            with iterators[0], contextlib.suppress(ad.PipelineClosedError):
+                _take_three(iterators[0])
+
+        def iterate() -> None:
+            assert len(list(ad.Dataset.range(3))) == 3
+            handled.append(iterate)
+
+        def close() -> None:
+            iterators[0].close()
+            handled.append(close)
+
+        read()
+        tracer = _Tracer()
+        _run(read, tracer)
+        places = [place for place in tracer.seen if _HERE in place[0].co_filename]
+        assert len(places) > 50
+        for place in random.Random(samples(1, 2)).sample(places, min(len(places), samples(25, 10_000))):
+            for handler in (iterate, close):
+                with contextlib.suppress(RuntimeError):
+                    _run(read, _Tracer(place, handler=handler))
+        assert set(handled) == {iterate, close}
+        assert [len(batch) for batch in ad.Dataset.range(12).batch(4)] == [4, 4, 4]
+    gc.collect()
 
 
 def _is_still(before: ProcessSnapshot) -> bool:

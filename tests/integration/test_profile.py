@@ -16,7 +16,7 @@ import pytest
 
 import asyncdata as ad
 from asyncdata.observe.parts import LineStats
-from asyncdata.observe.profile import MOST_PIPELINES
+from asyncdata.observe.profile import MOST_PIPELINES, active_profile
 from asyncdata.observe.profile_report import SCHEMA
 from tests.patience import LIMIT_S, wait_until
 from tests.samples import samples
@@ -163,6 +163,17 @@ def test_whose_pipelines() -> None:
         pass
     with pytest.raises(RuntimeError, match="nothing was recorded"):
         ad.profile().report()
+
+
+def test_left_in_another_context(tmp_path: Path) -> None:
+    """As of a fixture: the report is written, and the profile that has ended counts for nobody any more."""
+    profile = ad.profile(tmp_path / "report.json")
+    profile.__enter__()
+    numbers = list(ad.Dataset.range(5))
+    contextvars.copy_context().run(profile.__exit__, None, None, None)
+    assert len(numbers) == 5
+    assert len(json.loads((tmp_path / "report.json").read_text())["pipelines"]) == 1
+    assert active_profile() is None
 
 
 def test_a_state_is_loaded() -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from asyncdata.errors import SystemResourceError
 from asyncdata.memory.arena import GRANULE, Arena, _unlinked_file, populate
 from asyncdata.testing import check, snapshot
 
@@ -66,6 +67,22 @@ def test_a_system_without_the_call_takes_pages_one_by_one(arena: Arena, monkeypa
 def test_it_has_no_name(arena: Arena) -> None:
     """Nothing is left in any directory, whatever happens to the process."""
     assert os.fstat(arena.fd).st_nlink == 0
+    arena.close()
+
+
+def test_another_process_without_memory_to_map_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error with the remedy, and the descriptor that it was given is closed."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    arena = Arena(GRANULE)
+    before = snapshot()
+    with monkeypatch.context() as patch:
+        patch.setattr(mmap, "mmap", refuse)
+        with pytest.raises(SystemResourceError, match="memory_limit_bytes"):
+            Arena.attach(os.dup(arena.fd), arena.nbytes)
+    assert not check(before, only=("descriptor",))
     arena.close()
 
 

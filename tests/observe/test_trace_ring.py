@@ -8,6 +8,9 @@ import subprocess
 import sys
 import threading
 
+import pytest
+
+from asyncdata.observe import trace_ring
 from asyncdata.observe.trace_ring import RING_BYTES, TASK, WAIT, TraceRecord, TraceRing
 from tests.patience import LIMIT_S
 
@@ -115,3 +118,21 @@ def test_what_a_killed_process_has_added_is_there() -> None:
     assert trace.pid == process.pid
     *_, last = trace.records()
     assert (last.begin_s, trace.names[last.name]) == (99_999, "its step")
+
+
+def test_nobody_waits_for_a_name_that_is_being_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A handler of signals interrupts whoever keeps one, and then waits for a loop that keeps another."""
+    ring = TraceRing(bytearray(RING_BYTES))
+    numbers: list[int] = []
+    other = threading.Thread(target=lambda: numbers.append(ring.name("other")), daemon=True)
+
+    def interrupted(text: str) -> str:
+        if text == "one":
+            other.start()
+            other.join(LIMIT_S)
+            assert not other.is_alive()
+        return text
+
+    monkeypatch.setattr(trace_ring, "redact_url", interrupted)
+    numbers.append(ring.name("one"))
+    assert [ring.read().names[number] for number in numbers] == ["other", "one"]

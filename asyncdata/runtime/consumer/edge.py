@@ -8,12 +8,15 @@ nothing. Memory that is lent for a moment only is copied by the consumer, as a p
 At the end and on errors what is buffered is delivered first. `close` drops the buffer: it is called by the consumer's
 side when it goes, from any thread.
 
-The lock is one of C's, which ``with`` takes and gives back in one step each: Ctrl-C never leaves it locked.
+There is no lock. A handler of signals may iterate and close in the middle of anything that the consumer's thread does;
+the loop, on which that then waits, must not wait for the code that was interrupted. Each step below is one of C's, and
+whoever announces something looks only afterwards: either side may be late, but not both.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -68,14 +71,15 @@ class Edge:
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
-        self._lock = threading.RLock()
         self._buffer: deque[Delivery] = deque()
-        self._rows = 0
+        # Elements of each delivery that is buffered, or is being copied. Only C's functions go through it.
+        self._counted: dict[Delivery, int] = {}
+        self._unfinished = [None]
         self._ended = False
-        self._error: BaseException | None = None
+        self._errors: list[BaseException] = []
         self._closed = False
-        self._waiters: dict[asyncio.Future[None], asyncio.AbstractEventLoop] = {}
-        self._gates: list[Gate] = []
+        self._waiters: deque[tuple[asyncio.Future[None], asyncio.AbstractEventLoop]] = deque()
+        self._gates: deque[Gate] = deque()
         self._waiting: set[object] = set()
         self._stage_loop: asyncio.AbstractEventLoop | None = None
         self._stage_thread: threading.Thread | None = None
@@ -94,9 +98,8 @@ class Edge:
         self._room = asyncio.Event()
         self._starving = starving
         self._left = left
-        with self._lock:
-            self._stage_loop = loop
-            self._stage_thread = threading.current_thread()
+        self._stage_thread = threading.current_thread()
+        self._stage_loop = loop
         # The consumer may have begun to wait before there was anybody to be told.
         self._tell_starving()
 
@@ -110,22 +113,20 @@ class Edge:
     async def wait_for_room(self, more: int = 0) -> bool:
         """See `Exit`."""
         assert self._room is not None
-        while True:
-            with self._lock:
-                if self._closed:
-                    return False
-                if self._rows < self._capacity + more:
-                    return True
-                self._room.clear()
+        while not self._closed:
+            if self._rows() < self._capacity + more:
+                return True
+            self._room.clear()  # what sets it runs on this loop: not before the next line
             await self._room.wait()
+        return False
 
     def put(self, delivery: Delivery) -> None:
         """Offers a delivery for which there is room, `wait_for_room` says when; one of any size may be offered."""
-        with self._lock:
-            if not self._closed:
-                self._buffer.append(delivery)
-                self._rows += len(delivery)
-                self._wake()
+        self._counted[delivery] = len(delivery)
+        self._buffer.append(delivery)
+        if self._closed:
+            self._drop()
+        self._wake()
         self._tell_starving()
 
     def remind(self) -> None:
@@ -134,29 +135,29 @@ class Edge:
 
     def finish(self, error: BaseException | None) -> bool:
         """No more deliveries; from any thread. The first call decides, later ones return False."""
-        with self._lock:
-            if self._ended:
-                return False
-            self._ended = True
-            self._starving = None
-            self._left = None
-            if self._closed:
-                self._buffer.clear()
-            else:
-                self._error = error
-            self._wake()
+        try:
+            self._unfinished.pop()
+        except IndexError:
+            return False
+        self._starving = None
+        self._left = None
+        if error is not None:
+            self._errors.append(error)
+        self._ended = True
+        if self._closed:
+            self._drop()
+        self._wake()
         return True
 
     def _wake(self) -> None:
-        gates, self._gates = self._gates, []
-        for gate in gates:
-            gate.open()
-        waiters, self._waiters = self._waiters, {}
-        for waiter, loop in waiters.items():
-            try:
-                loop.call_soon_threadsafe(_set, waiter)
-            except RuntimeError:
-                continue  # that loop was closed in the meantime
+        with contextlib.suppress(IndexError):  # none is left, or another thread wakes them, too
+            while self._gates:
+                self._gates.popleft().open()
+        with contextlib.suppress(IndexError):
+            while self._waiters:
+                waiter, loop = self._waiters.popleft()
+                with contextlib.suppress(RuntimeError):  # that loop was closed in the meantime
+                    loop.call_soon_threadsafe(_set, waiter)
 
     # --- consumer ----------------------------------------------------------------------------------------------
 
@@ -168,43 +169,37 @@ class Edge:
         """
         me = object()
         try:
-            while True:
+            while not self._is_ready():
+                if threading.current_thread() is self._stage_thread:
+                    raise OwnLoopError(
+                        "a function that runs on the stage loop waits for the next element of a pipeline that this "
+                        "loop runs. Take the element outside of the function, or combine datasets with Dataset.zip"
+                    )
+                self._begin_waiting(me)
                 gate = Gate()
-                with self._lock:
-                    if self._is_ready():
-                        return
-                    if threading.current_thread() is self._stage_thread:
-                        raise OwnLoopError(
-                            "a function that runs on the stage loop waits for the next element of a pipeline that this "
-                            "loop runs. Take the element outside of the function, or combine datasets with Dataset.zip"
-                        )
-                    self._begin_waiting(me)
-                    self._gates.append(gate)
-                gate.wait()
+                self._gates.append(gate)
+                if not self._is_ready():  # else it came before the gate could be seen
+                    gate.wait()
         finally:
-            with self._lock:
-                self._end_waiting(me)
+            self._end_waiting(me)
 
     async def wait_async(self) -> None:
         """Returns when `pop` has an answer; for a task on any loop."""
         me = object()
         loop = asyncio.get_running_loop()
         try:
-            while True:
-                with self._lock:
-                    if self._is_ready():
-                        return
-                    self._begin_waiting(me)
-                    waiter: asyncio.Future[None] = loop.create_future()
-                    self._waiters[waiter] = loop
+            while not self._is_ready():
+                self._begin_waiting(me)
+                waiter: asyncio.Future[None] = loop.create_future()
+                self._waiters.append((waiter, loop))
                 try:
-                    await waiter
+                    if not self._is_ready():
+                        await waiter
                 finally:
-                    with self._lock:
-                        self._waiters.pop(waiter, None)
+                    with contextlib.suppress(ValueError):  # it was woken
+                        self._waiters.remove((waiter, loop))
         finally:
-            with self._lock:
-                self._end_waiting(me)
+            self._end_waiting(me)
 
     def _is_ready(self) -> bool:
         return bool(self._buffer) or self._ended or self._closed
@@ -215,25 +210,32 @@ class Edge:
         Raises:
             BaseException: What the pipeline raised; once, afterwards it is simply at its end.
         """
-        with self._lock:
-            if not self._buffer:
-                if self._error is not None:
-                    error, self._error = self._error, None
-                    try:
-                        raise error
-                    finally:
-                        del error  # its traceback leads back to this frame
-                return self._ended or self._closed, None
-            delivery = self._buffer.popleft()
-        rows = len(delivery)
+        has_ended = self._ended  # asked first: what was put before the end comes before it
         try:
-            # Not under the lock, which the pipeline's loop must not wait for.
-            delivery = delivery.taken()
+            delivery = self._buffer.popleft()
+        except IndexError:
+            if has_ended and self._errors:
+                self._raise_error()
+            return has_ended or self._closed, None
+        try:
+            taken = delivery.taken()
         finally:
-            with self._lock:
-                self._rows = max(0, self._rows - rows)
+            self._counted.pop(delivery, None)
             self._call_stage(self._hear_of_taking)
-        return True, delivery
+        return True, taken
+
+    def _raise_error(self) -> None:
+        try:
+            error = self._errors.pop()
+        except IndexError:  # another thread has it
+            return
+        try:
+            raise error
+        finally:
+            del error  # its traceback leads back to this frame
+
+    def _rows(self) -> int:
+        return sum(self._counted.values())
 
     def _begin_waiting(self, waiter: object) -> None:
         if waiter not in self._waiting:
@@ -244,7 +246,7 @@ class Edge:
     def _end_waiting(self, waiter: object) -> None:
         if waiter in self._waiting:
             self._waiting.discard(waiter)
-            if not self._rows:
+            if not self._rows():
                 # Cancelled, or interrupted: the consumer no longer waits, and what measures its wait must know.
                 self._call_stage(self._tell_starving)
 
@@ -257,10 +259,9 @@ class Edge:
             self._room.set()
 
     def _tell_starving(self) -> None:
-        with self._lock:
-            starving = bool(self._waiting) and not self._rows
-        if self._starving is not None:
-            self._starving(starving)
+        starving = self._starving
+        if starving is not None:
+            starving(bool(self._waiting) and not self._rows())
 
     def _call_stage(self, function: Callable[[], None]) -> None:
         if self._stage_loop is not None:
@@ -271,15 +272,16 @@ class Edge:
 
     def close(self) -> None:
         """The consumer is gone: drops what is buffered and lets the pump end. Idempotent, from any thread."""
-        with self._lock:
-            self._closed = True
-            self._error = None
-            dropped = list(self._buffer)
-            self._buffer.clear()
-            self._rows = 0
-            self._wake()
-        del dropped
+        self._closed = True
+        self._drop()
+        self._wake()
         self._call_stage(self._leave)
+
+    def _drop(self) -> None:
+        """Lets go of what nobody takes any more; also of what was on its way when the consumer left."""
+        self._errors.clear()
+        self._buffer.clear()
+        self._counted.clear()
 
     def _leave(self) -> None:
         self._set_room()

@@ -194,7 +194,10 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
                 if delivery is None:
                     if running is None or self._closed or self._ended:
                         return _NOTHING
-                    self._ended, delivery = _split(running.edge.pop())
+                    has_ended, delivery = _split(running.edge.pop())
+                    if self._closed:
+                        return _NOTHING  # in the middle of this, by a handler of signals: the epoch is not complete
+                    self._ended = has_ended
                     if delivery is None:
                         return _NOTHING
                     self._delivery, self._row = delivery, 0

@@ -69,9 +69,13 @@ class Inquiry:
 
     def last_words(self) -> bytes:
         """What the process said at its end, once it is gone; empty if nothing."""
-        with self._lock:
-            missed = 0
-            # The first miss may be the system's word that the process left notes unread; what it said lies behind that.
-            while missed < 2:
-                missed += not self._receive()
+        # Whoever asks comes back at once when the process is gone; unless a handler of signals has interrupted it, and
+        # waits for this thread.
+        locked = self._lock.acquire(timeout=2 * _PATIENCE_S)
+        missed = 0
+        # The first miss may be the system's word that the process left notes unread; what it said lies behind that.
+        while missed < 2:
+            missed += not self._receive()
+        if locked:
+            self._lock.release()
         return self._farewell

@@ -38,6 +38,8 @@ from asyncdata.workers.messages import Message
 
 _REPORT_S: Final = 3.0
 """How much longer than its time limit the loader process is given to say what does not end."""
+_LONGEST_POLL_S: Final = 1e6
+"""Of one system call, whose milliseconds are 32 bits."""
 
 
 class Home(Protocol):
@@ -127,7 +129,10 @@ class Intake:
                 return None
             except (EOFError, OSError):
                 self._broken = True
-        return self._inbox.popleft()
+        try:
+            return self._inbox.popleft()
+        except IndexError:  # closed in this moment, by a handler of signals
+            return None
 
     def _accept(self, message: Message) -> Delivery | None:
         """Takes a message in; a delivery is for the consumer."""
@@ -298,7 +303,8 @@ class Intake:
             return  # closed by another thread that waited
         self._home.outbox.flush_all()
         while not self._drain():
-            if not poll.poll(max(0, until_s - time.monotonic()) * 1000):
+            left_s = until_s - time.monotonic()
+            if not poll.poll(max(0, min(left_s, _LONGEST_POLL_S)) * 1000) and left_s <= _LONGEST_POLL_S:
                 raise CloseTimeoutError(
                     f"the pipeline in {self._home.name} has not ended {self._limit_s + _REPORT_S:.1f} s after it was "
                     "closed: user code is still running there"

@@ -14,7 +14,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from typing import Final
@@ -69,8 +68,9 @@ class Loader:
         self._stream = not has_seqpacket() if stream is None else stream
         self._numbers = itertools.count(1)
         self._intakes: dict[int, Intake] = {}
-        self._lock = threading.Lock()
-        self._arena: Arena | None = None
+        # No lock: a handler of signals may close in the middle of what a consumer does here, and waits for the thread.
+        self._arenas: list[Arena] = []  # one, unless two consumers have mapped it in the same moment
+        self._memory: npt.NDArray[np.uint8] | None = None
         self._process: Process | None = None
         self._started = Gate()
         self._gone = Gate()
@@ -178,10 +178,8 @@ class Loader:
             self.farewell = decode_failure(farewell, where=self.name)
         self._exit = describe_exit(code) + (f"; its stacks:\n{crash}" if crash else "")
         self._stacks = crash
-        with self._lock:
-            self._gone.open()
-            intakes = list(self._intakes.values())
-        for intake in intakes:
+        self._gone.open()
+        for intake in list(self._intakes.values()):
             intake.cut()
         self._close_all()
         self._tell_gone()
@@ -192,9 +190,7 @@ class Loader:
         os.close(self._crash_fd)
         if self._process is not None:
             self._process.close()
-        with self._lock:
-            if self._arena is not None:
-                self._arena.close()
+        self._close_arenas()
 
     # --- pipelines ---------------------------------------------------------------------------------------------
 
@@ -211,17 +207,25 @@ class Loader:
         ours, theirs = Channel.pair(stream=self._stream, message_bytes=protocol.MESSAGE_BYTES)
         intake = Intake(number, ours, self, close_timeout_s=self._options.close_timeout_s)
         keep(intake)
-        with self._lock:
-            gone = self._gone.is_open
-            if not gone:
-                self._intakes[number] = intake
+        # First listed, then looked: the thread that notices the end does it in the reverse order.
+        self._intakes[number] = intake
+        if self._gone.is_open:
+            intake.cut()
         with theirs:
-            if not gone:
-                self.outbox.post(lambda: self._control.hand_over(protocol.OPEN, number, fd=theirs.fileno()))
+
+            def send() -> bool:
+                self._control.hand_over(protocol.OPEN, number, fd=theirs.fileno())
                 if trace_fd is not None:
-                    self.outbox.post(lambda: self._control.hand_over(protocol.TRACE, number, fd=trace_fd))
-                self.outbox.post(lambda: self._control.hand_over(protocol.RUN, number, size, fd=plan_fd))
-                self.outbox.flush_all()
+                    self._control.hand_over(protocol.TRACE, number, fd=trace_fd)
+                return self._control.hand_over(protocol.RUN, number, size, fd=plan_fd)
+
+            try:
+                if not self._gone.is_open:
+                    self.outbox.post(send)
+                    self.outbox.flush_all()
+            finally:
+                # Interrupted: soon its descriptors are closed, and their numbers others'.
+                self.outbox.withdraw(send)
 
     def left(self, intake: Intake) -> None:
         """An intake's socket is closed; takes no lock."""
@@ -229,17 +233,21 @@ class Loader:
 
     def memory(self, fd: int, nbytes: int) -> npt.NDArray[np.uint8]:
         """The arena, mapped once and kept as long as the process lives; takes over the descriptor."""
-        with self._lock:
-            if self._arena is not None and not self._gone.is_open:
-                os.close(fd)
-                return self._arena.array
-            arena = Arena.attach(fd, nbytes)
-            memory = arena.array
-            if self._gone.is_open:
-                arena.close()  # what views it keeps the mapping
-            else:
-                self._arena = arena
+        memory = self._memory
+        if memory is not None:
+            os.close(fd)
             return memory
+        arena = Arena.attach(fd, nbytes)
+        memory = self._memory = arena.array
+        self._arenas.append(arena)
+        if self._gone.is_open:
+            self._close_arenas()  # what views them keeps the mapping
+        return memory
+
+    def _close_arenas(self) -> None:
+        self._memory = None
+        for arena in self._arenas:
+            arena.close()
 
     def stats(self, intake: Intake) -> PipelineStats | None:
         """Returns the state of a pipeline; None if the process does not answer in time."""
@@ -287,7 +295,9 @@ class Loader:
 
         Raises:
             CloseTimeoutError: User code was stuck there; it was ended with its process.
+            RuntimeError: This is a handler of signals, which has interrupted a message to the process.
         """
+        self.outbox.check_not_interrupted()
         limit_s = self._options.close_timeout_s + _KILL_S
         begun_s = time.monotonic()
         overdue = False
@@ -315,5 +325,4 @@ class Loader:
         for descriptor in descriptors:
             if descriptor >= 0:
                 os.dup2(nowhere, descriptor, inheritable=False)
-        if self._arena is not None:
-            self._arena.close()
+        self._close_arenas()

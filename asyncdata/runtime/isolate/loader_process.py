@@ -212,6 +212,8 @@ class Host:
         elif note.kind == protocol.LEFT:
             run.outlet.leave(note.value)
             run.has_left = True
+            if not run.is_due and not run.gone.is_open:  # interrupted before it could send its plan
+                self._put_back(run)
             self._forget(note.concerns, run)
 
     def _forget(self, number: int, run: _Run) -> None:

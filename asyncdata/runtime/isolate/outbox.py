@@ -8,6 +8,7 @@ lock in one step of C each, so Ctrl-C never leaves it locked.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import threading
@@ -51,6 +52,11 @@ class Outbox:
         """Calls a function that sends on the channel, in its turn; it returns whether the socket took all."""
         self._queue.append(send)
         self.flush()
+
+    def withdraw(self, send: Callable[[], bool]) -> None:
+        """A function that was posted is not called from now on, if it was not called yet."""
+        with self._lock, contextlib.suppress(ValueError):
+            self._queue.remove(send)
 
     @property
     def has_backlog(self) -> bool:
@@ -97,7 +103,12 @@ class Outbox:
         return True
 
     def flush_all(self) -> None:
-        """Returns when everything is sent, or the other side is gone."""
+        """Returns when everything is sent, or the other side is gone.
+
+        Raises:
+            RuntimeError: This is a handler of signals, which has interrupted the sending.
+        """
+        self.check_not_interrupted()
         while self.has_backlog:
             poll = select.poll()
             try:
@@ -106,6 +117,22 @@ class Outbox:
                 return  # closed in this moment
             poll.poll()
             self.flush()
+
+    def check_not_interrupted(self) -> None:
+        """Raises an error in a handler of signals that would wait for what it has interrupted.
+
+        The interrupted code is in the middle of a message: neither can the handler send another one now, nor does the
+        process end whose messages it waits for.
+
+        Raises:
+            RuntimeError: That is so.
+        """
+        with self._lock:  # of this thread, if it is taken already
+            if self._sending:
+                raise RuntimeError(
+                    "a handler of signals has interrupted a message to the loader process, and would wait for it: let "
+                    "the handler raise an exception instead, or set a flag that the loop looks at"
+                )
 
     def close(self) -> None:
         """Nothing is sent any more; closes the channel."""

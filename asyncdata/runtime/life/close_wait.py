@@ -8,7 +8,7 @@ from typing import Final
 
 from asyncdata.errors import CloseTimeoutError
 from asyncdata.runtime.life.interrupt_safe import Gate
-from asyncdata.runtime.life.loops import LoopThread, describe_tasks
+from asyncdata.runtime.life.loops import LoopThread
 from asyncdata.runtime.life.threads import Threads
 
 KILL_S: Final = 15.0
@@ -60,5 +60,5 @@ def wait_for_end(
             give_up()
             raise CloseTimeoutError(
                 f"{what} has not ended {after_s:.1f} s after it was closed; still running:\n"
-                + describe_tasks(stage.loop, set())
+                + stage.describe_tasks(limit_s)
             )

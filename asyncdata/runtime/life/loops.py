@@ -257,6 +257,22 @@ class LoopThread:
         self.call(answered.open, refused=answered.open)
         return answered.wait(timeout_s)
 
+    def describe_tasks(self, timeout_s: float) -> str:
+        """Describes the tasks of the loop and where they wait; empty if it does not answer in time.
+
+        Call it in another thread.
+        """
+        described: list[str] = []
+        done = Gate()
+
+        def describe() -> None:
+            described.append(describe_tasks(self.loop, set()))
+            done.open()
+
+        self.call(describe, refused=done.open)
+        done.wait(timeout_s)
+        return "".join(described)
+
     def stack(self) -> str:
         """Returns the thread's current stack."""
         return text_of(stack_of(self._thread.ident))
@@ -318,7 +334,10 @@ async def _settle(coroutine: Coroutine[Any, Any, T], result: concurrent.futures.
 
 
 def describe_tasks(loop: asyncio.AbstractEventLoop, without: set[asyncio.Task[Any]]) -> str:
-    """Describes the waiting tasks of a loop and where they wait, one paragraph each. Any thread may call it."""
+    """Describes the waiting tasks of a loop and where they wait, one paragraph each. Call it on the loop.
+
+    In another thread Python 3.11 may crash: see `asyncdata.observe.thread_stacks`.
+    """
     paragraphs: list[str] = []
     for task in asyncio.all_tasks(loop) - without:
         awaited: Any = task.get_coro()

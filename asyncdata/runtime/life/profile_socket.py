@@ -30,7 +30,8 @@ from asyncdata.options import Options
 
 VERSION: Final = 1
 _MOST_REQUEST_BYTES: Final = 4096
-_MOST_S: Final = 3600
+MOST_S: Final = 3600
+"""The longest profile."""
 _PATIENCE_S: Final = 10.0
 _CREDENTIALS: Final = struct.Struct("3i")
 _ERROR_LENGTH: Final = 1000
@@ -65,8 +66,14 @@ def ask(path: Path, seconds: float) -> dict[str, Any]:
         connection.connect(str(path))
         connection.sendall(json.dumps({"seconds": seconds}).encode() + b"\n")
         parts = []
-        while part := connection.recv(1 << 20):
-            parts.append(part)
+        try:
+            while part := connection.recv(1 << 20):
+                parts.append(part)
+        except TimeoutError:
+            raise TimeoutError(
+                f"the program has not answered {3 * _PATIENCE_S:.0f} s after the profile's end: it is stopped, or "
+                "serves somebody else"
+            ) from None
     try:
         answer: dict[str, Any] = json.loads(b"".join(parts))
     except ValueError:
@@ -84,7 +91,7 @@ class ProfileSocket:
     def __init__(self) -> None:
         self._pid = os.getpid()
         self._live: list[tuple[WatchedPipeline, str, int, Options]] = []
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a handler of signals may iterate over a pipeline in the middle of anything
         self._recorder: Profile | None = None
         self._connection: socket.socket | None = None
         self._closed = threading.Event()
@@ -143,25 +150,29 @@ class ProfileSocket:
             with connection, contextlib.suppress(OSError):  # whoever asked is gone
                 self._connection = connection
                 connection.settimeout(_PATIENCE_S)
-                if _is_same_user(connection):
+                # `close` wakes whoever reads here, but may have looked for a connection before there was one.
+                if not self._closed.is_set() and _is_same_user(connection):
                     connection.sendall(json.dumps(self._answer(connection)).encode())
             self._connection = None
 
     def _answer(self, connection: socket.socket) -> dict[str, Any]:
         try:
             request = json.loads(_line(connection))
-            seconds = arguments.number("seconds", request["seconds"], least=0, most=_MOST_S)
+            seconds = arguments.number("seconds", request["seconds"], least=0, most=MOST_S)
         except (ValueError, TypeError, KeyError) as error:
             return {"version": VERSION, "error": f"not a request: {error}"[:_ERROR_LENGTH]}
         recorder = Profile(sample_hz=0)
-        with recorder:
-            with self._lock:
-                self._recorder = recorder
-                live = list(self._live)
-            for each in live:
-                recorder.watch(*each)
-            self._closed.wait(seconds)
-            self._recorder = None
+        try:
+            with recorder:
+                with self._lock:
+                    self._recorder = recorder
+                    live = list(self._live)
+                for each in live:
+                    recorder.watch(*each)
+                self._closed.wait(seconds)
+                self._recorder = None
+        except RuntimeError as error:  # the system has no thread for it; the next one may be luckier
+            return {"version": VERSION, "error": f"no profile can be recorded: {error}"[:_ERROR_LENGTH]}
         report = recorder.report()
         return {
             "version": VERSION,

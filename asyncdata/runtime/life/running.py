@@ -7,7 +7,7 @@ import mmap
 import os
 import secrets
 
-from asyncdata.errors import PipelineClosedError, StateError
+from asyncdata.errors import AsyncdataError, PipelineClosedError, StateError, refused
 from asyncdata.observe.profile import active_profile
 from asyncdata.observe.snapshot import PipelineStats
 from asyncdata.observe.trace_ring import RING_BYTES, PipelineTrace, Profiled, TraceRing
@@ -137,6 +137,14 @@ class RunningIsolated(Running):
 
     def start(self) -> None:
         """See `Running`."""
+        try:
+            self._send()
+        except OSError as error:
+            if isinstance(error, AsyncdataError):
+                raise
+            raise refused("the pipeline cannot start", error, stage="Runtime") from error
+
+    def _send(self) -> None:
         fd, size = load_up(self.cargo)
         try:
             self.runtime.start()

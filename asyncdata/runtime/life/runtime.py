@@ -100,7 +100,8 @@ class Runtime:
         self._limit_s = self.options.close_timeout_s
         self._new_loops()
         self._pid = os.getpid()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a handler of signals may iterate and close in the middle of anything
+        self._starting_in: threading.Thread | None = None
         self._state = "new"
         self._token: contextvars.Token[Runtime | None] | None = None
         self._closing = [None]  # empty when it is closing
@@ -163,8 +164,10 @@ class Runtime:
         with self._lock:
             if self._state == "open":
                 return
+            self._check_not_starting()
             if self._state != "new":
                 raise PipelineClosedError("the Runtime was closed; make a new one")
+            self._starting_in = threading.current_thread()
             self._state = "starting"
             try:
                 if self.options.isolate:
@@ -181,6 +184,16 @@ class Runtime:
                 if isinstance(error, OSError | RuntimeError) and not isinstance(error, AsyncdataError):
                     raise refused("the pipeline cannot start", error, stage="Runtime") from error
                 raise
+            finally:
+                self._starting_in = None
+
+    def _check_not_starting(self) -> None:
+        """Raises an error in a handler of signals that has interrupted the start."""
+        if self._starting_in is threading.current_thread():
+            raise RuntimeError(
+                "a handler of signals has interrupted the start of this Runtime, and can neither use nor close it: let "
+                "the handler raise an exception instead, or set a flag that the loop looks at"
+            )
 
     def _start_loader(self) -> None:
         inside = dataclasses.replace(self.options, isolate=False, profile_socket=False)
@@ -270,6 +283,7 @@ class Runtime:
         if self.runs_caller():
             raise RuntimeError("a Runtime cannot be closed from code that it runs")
         with self._lock:
+            self._check_not_starting()
             if self._state == "starting":  # and its starter was interrupted more than once
                 self._undo_start()
             if self._state == "new":

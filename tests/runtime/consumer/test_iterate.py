@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+from collections.abc import Callable
 
 import pytest
 
 import asyncdata as ad
 from asyncdata.options import merged
 from asyncdata.runtime.consumer.edge import Edge
+from asyncdata.runtime.isolate.intake import Intake
 from asyncdata.runtime.life.runtime import Runtime
 from asyncdata.runtime.settings import settings_of
 from tests.patience import LIMIT_S
@@ -29,7 +31,7 @@ def test_the_finalizer_waits_for_nobody() -> None:
         running.signal()
         done.set()
 
-    with running.edge._lock, running.runtime._lock, iterator._lock:
+    with running.runtime._lock, iterator._lock:
         thread = threading.Thread(target=collect)
         thread.start()
         assert done.wait(LIMIT_S)
@@ -44,13 +46,36 @@ def test_a_handler_of_signals_may_ask_for_stats(isolate: bool) -> None:
         next(iterator)
         running = iterator._running
         assert running is not None
+        locks = [iterator._lock, running.runtime._lock]
         if isolate:
+            assert isinstance(running.edge, Intake)
             assert running.runtime.loader is not None
-            with iterator._lock, running.edge._lock, running.runtime.loader._inquiry._lock:
-                assert iterator.stats().elements == 1
-        else:
-            with iterator._lock, running.edge._lock:
-                assert iterator.stats().elements == 1
+            locks += [running.edge._lock, running.runtime.loader._inquiry._lock]
+        with contextlib.ExitStack() as held:
+            for lock in locks:
+                held.enter_context(lock)
+            assert iterator.stats().elements == 1
+
+
+@pytest.mark.parametrize("close", [ad.PipelineIterator.close, ad.PipelineIterator.abandon])
+def test_closed_in_the_middle_of_next_is_no_end(
+    close: Callable[[ad.PipelineIterator], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A handler of signals may do so: a loop must not take the epoch for complete."""
+    with ad.Dataset.range(100).batch(3).iterator() as iterator:
+        next(iterator)
+        assert iterator._running is not None
+        edge = iterator._running.edge
+        pop = edge.pop
+
+        def closed_meanwhile() -> object:
+            close(iterator)
+            edge.close()
+            return pop()
+
+        monkeypatch.setattr(edge, "pop", closed_meanwhile)
+        with pytest.raises(ad.PipelineClosedError, match="the iterator was closed"):
+            next(iterator)
 
 
 def test_the_error_of_the_pipeline_is_told_before_that_of_closing() -> None:

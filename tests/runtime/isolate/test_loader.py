@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import resource
 import sys
@@ -42,6 +43,27 @@ def test_without_descriptors_nothing_is_left(spare: int) -> None:
     with few_descriptors(spare), pytest.raises(OSError, match="Too many open files"):
         loader.start()
     assert not check(before, only=("descriptor",))
+
+
+def test_a_pipeline_without_descriptors_says_what_to_do() -> None:
+    """Whichever is missing; the pipelines before and after it run."""
+    numbers = ad.Dataset.range(3)
+    with ad.Runtime(ad.Options(isolate=True, num_workers=0)):
+        assert len(list(numbers)) == 3
+        before = snapshot()
+        for spare in range(3):
+            with few_descriptors(spare), pytest.raises(ad.SystemResourceError, match="ulimit -n"):
+                numbers.iterator()
+        assert not check(before, only=("descriptor",))
+        assert len(list(numbers)) == 3
+
+
+def test_closing_may_take_for_ever() -> None:
+    """No time limit is too long for the system calls that wait."""
+    with ad.Runtime(ad.Options(isolate=True, num_workers=0, close_timeout_s=math.inf)):
+        iterator = ad.Dataset.range(1000).iterator()
+        assert next(iterator) == 0
+        iterator.close()
 
 
 def test_an_interpreter_that_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:

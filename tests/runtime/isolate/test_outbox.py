@@ -89,6 +89,39 @@ def test_a_note_from_inside_another(ends: Ends) -> None:
     assert ends.arrived() == [1, Note(2, 2, 2)]
 
 
+def test_whoever_interrupted_the_sending_does_not_wait_for_it(ends: Ends) -> None:
+    """A handler of signals that would wait for the message in the middle of which it runs hears of it."""
+
+    def send() -> bool:
+        ends.outbox.note(3, 3, 3)
+        with pytest.raises(RuntimeError, match="a handler of signals has interrupted"):
+            ends.outbox.flush_all()
+        return ends.channel.send(OPEN, 78)
+
+    ends.outbox.post(send)
+    ends.outbox.flush_all()
+    assert ends.arrived() == [78, Note(3, 3, 3)]
+
+
+def test_what_is_withdrawn_is_not_sent(ends: Ends) -> None:
+    """Whoever was interrupted takes back what hands over a descriptor that will soon be another's."""
+    for number in range(3000):
+        ends.outbox.note(1, number, 0)
+    called: list[int] = []
+
+    def send() -> bool:
+        called.append(1)
+        return True
+
+    ends.outbox.post(send)
+    ends.outbox.withdraw(send)
+    ends.outbox.withdraw(send)
+    while ends.arrived():
+        ends.outbox.flush()
+    assert not ends.outbox.has_backlog
+    assert not called
+
+
 def test_many_threads(ends: Ends) -> None:
     """Each one's notes arrive, in its own order."""
 

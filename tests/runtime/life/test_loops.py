@@ -13,7 +13,8 @@ from typing import cast
 import pytest
 import uvloop
 
-from asyncdata.runtime.life.loops import LoopThread, describe_tasks
+from asyncdata.runtime.life import loops
+from asyncdata.runtime.life.loops import LoopThread
 from tests.patience import LIMIT_S
 
 
@@ -267,9 +268,17 @@ def test_tasks_are_described_down_to_where_they_wait(thread: LoopThread) -> None
     tasks: list[asyncio.Task[None]] = []
     thread.submit(start()).result()
     begun.result()
-    text = describe_tasks(thread.loop, set())
+    text = thread.describe_tasks(LIMIT_S)
     assert "in outer" in text
     assert "in innermost" in text
+
+
+def test_tasks_are_described_where_they_run(thread: LoopThread, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nowhere else, because it is dangerous to look at what goes on meanwhile; after its end there are none."""
+    monkeypatch.setattr(loops, "describe_tasks", lambda _loop, _without: threading.current_thread().name)
+    assert thread.describe_tasks(LIMIT_S) == thread.name
+    thread.end()
+    assert thread.describe_tasks(LIMIT_S) == ""
 
 
 def test_descriptors_of_a_loop_are_its_own_and_what_it_watches(thread: LoopThread) -> None:

@@ -145,6 +145,20 @@ def test_bad_requests(folder: Path) -> None:
         assert ask(path, 0)["version"] == 1
 
 
+def test_without_threads(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever asks is told, and the next request is served."""
+
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with ad.Runtime(OPTIONS):
+        (path,) = folder.iterdir()
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", refuse)
+            assert ask(path, 0)["error"] == "no profile can be recorded: can't start new thread"
+        assert "document" in ask(path, 0)
+
+
 def test_closed_while_it_records(folder: Path) -> None:
     """Closing waits for nobody who wants a long profile, who gets an error, or what there is just before the end."""
     ended: list[object] = []
