@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gzip
 import io
 import json
 import random
@@ -400,6 +401,30 @@ def test_a_state_says_how_the_buffer_is_read(kind: str, folder: Path) -> None:
     lies = kind in KINDS
     assert bool(re.search(r"the \d+ elements in its buffer are read from where they lie", text)) is lies, text
     assert ("elements of its input are read again" in text) is (not lies), text
+
+
+def test_a_buffer_goes_on_with_marks_behind_files_that_lie(tmp_path: Path) -> None:
+    """Where elements of a compressed file follow, a state is near, not in front of all of them."""
+    (tmp_path / "0.txt").write_text("".join(f"plain {row}\n" for row in range(2000)))
+    with gzip.open(tmp_path / "1.gz", "wt") as file:
+        file.writelines(f"packed {row}\n" for row in range(20_000))
+
+    def lines(url: str) -> ad.Dataset:
+        return ad.TextLineDataset(url, "GZIP" if url.endswith(".gz") else None)
+
+    dataset = D.from_tensor_slices([str(tmp_path / "0.txt"), str(tmp_path / "1.gz")]).interleave(lines, 1)
+    dataset = dataset.concatenate(ad.TextLineDataset(str(tmp_path / "0.txt"))).shuffle(100, seed=5)
+    with dataset.iterator(epoch=1) as it:
+        whole = [plain(element) for element in it]
+    for first in (1000, 1950, 2000, 2105, 4000, 21_000, 22_100, 23_000):
+        with dataset.iterator(epoch=1) as it:
+            for _ in range(first):
+                next(it)
+            state = state_of(it)
+        with dataset.iterator(state=state) as it:
+            assert [plain(element) for element in it] == whole[first:]
+        again = re.search(r"([\d,]+) elements? behind the mark of shuffle", str(ad.state.describe(state)))
+        assert again is None or int(again[1].replace(",", "")) < 3000, first
 
 
 def resumed_often(dataset: ad.Dataset, draw: random.Random, most: int) -> list[Any]:

@@ -30,6 +30,11 @@ class InputHistory:
         self.rows = row
         self._marks = deque([(row, state or State(None, 0))])
 
+    @property
+    def first(self) -> int:
+        """The first row of which `before` knows the state."""
+        return self._marks[0][0]
+
     def feed(self, advance: Advance) -> None:
         """The next rows were taken."""
         for row, mark in advance.marks:

@@ -130,8 +130,7 @@ class ShuffleStage(Stage):
         self._marker = Marker(every=max(least, buffer_size if pick is None else buffer_size // _MARKS))
         self._passed_bytes = 0
         self._history = InputHistory()
-        # Until rows are known by their places alone: then the input need not give them again.
-        self._has_numbers = True
+        # Of rows that are known by their places alone, a number in front of all that the history knows.
         self._numbers: Rows = np.empty(0, np.int64)
         # Rows in front of this one lie in files, as far as they are in the buffer.
         self._lie_before = 0
@@ -170,7 +169,7 @@ class ShuffleStage(Stage):
                 raise ValueError("elements of this input lie in no files")
             self._lying = LyingBuffer(self.context, self._pick, mark["places"])
             self._skipped = mark.get("skip", 0)
-            self._full, self._has_numbers = True, False
+            self._full = True
             numbers = mark["places"].numbers
             self._numbers = np.zeros(len(mark["places"]), np.int64) if numbers is None else numbers.copy()
         else:
@@ -566,9 +565,9 @@ class ShuffleStage(Stage):
         numbers, *lying = contents
         if lying and self._lies(numbers, lying[0]):
             return self._mark_lying(lambda: (contents, history), drawn, following, state)
-        if not self._has_numbers:
-            return None
         oldest = int(numbers.min())
+        if oldest < self._history.first:
+            return None  # the input need not give again what was known by its place
         self._history.forget(oldest)
         return {
             "drawn": drawn,
@@ -591,7 +590,6 @@ class ShuffleStage(Stage):
 
         self._lie_before = following
         self._history.forget(following)
-        self._has_numbers = False
         return {"drawn": drawn, "places": LaterPlaces(make), "next": following, "row": following, "input": state}
 
     def _lies(self, numbers: Rows, origin: Rows) -> bool:
