@@ -148,7 +148,7 @@ def test_lives_give_what_one_run_gives(
     if lies:
         monkeypatch.setattr(left_in_files, "_DENSE", 0)
         monkeypatch.setattr(left_in_files, "_REQUEST_BYTES", 0)
-    for seed in range(samples(12, 1000)):
+    for seed in range(samples(12, 400)):
         draw = random.Random(f"{ordered} {lies} {seed}")
         dataset = drawn(draw, folder, ordered=ordered)
         whole = list(dataset.with_options(ad.Options(deterministic=True)).iterator(epoch=2))
