@@ -111,7 +111,7 @@ class _Wrap:
 def _contents(node: grouping.Contents, scope: Scope, context: StageContext) -> Stage:
     stage = ContentsStage(context, node.rows)
     # An element may be in several windows.
-    stage.sub_index = SourceTable.number(scope.element, "contents")
+    stage.sub_index = SourceTable.number((*scope.epoch[1:], *scope.element), "contents")
     return stage
 
 
