@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from typing import Any
 
 import asyncdata as ad
@@ -31,3 +32,19 @@ def resumed(
     with ad.Runtime(options):
         rest = list(dataset.iterator(state=state))
     return state, left, rest, [entry for entry in list(server.journal)[before:] if entry.range]
+
+
+def resumed_often(dataset: ad.Dataset, draw: random.Random, most: int) -> list[Any]:
+    """All elements, of iterators each of which begins at the state of the one before it."""
+    found: list[Any] = []
+    state, ended = None, False
+    while not ended:
+        with dataset.iterator(epoch=None if state else 2, state=state) as it:
+            for _ in range(draw.randint(0, most)):
+                element = next(it, None)
+                if ended := element is None:
+                    break
+                found.append(element)
+            state = json.loads(json.dumps(it.state_dict()))
+    assert list(dataset.iterator(state=state)) == [], "behind the end"
+    return found

@@ -5,7 +5,6 @@ Elements say what they are made of, and a random number says in which repetition
 
 from __future__ import annotations
 
-import json
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ import pytest
 
 import asyncdata as ad
 from asyncdata.runtime.state import left_in_files
+from tests.integration.resumed_reads import resumed_often
 from tests.samples import samples
 
 D = ad.Dataset
@@ -124,22 +124,6 @@ def drawn(draw: random.Random, folder: Path, *, ordered: bool) -> ad.Dataset:
     return ds.map(with_random, rng=True).with_options(ad.Options(seed=9, deterministic=ordered))
 
 
-def lives(dataset: ad.Dataset, draw: random.Random, most: int) -> list[Any]:
-    """All elements, of iterators each of which begins at the state of the one before it."""
-    found: list[Any] = []
-    state, ended = None, False
-    while not ended:
-        with dataset.iterator(epoch=None if state else 2, state=state) as it:
-            for _ in range(draw.randint(0, most)):
-                element = next(it, None)
-                if ended := element is None:
-                    break
-                found.append(element)
-            state = json.loads(json.dumps(it.state_dict()))
-    assert list(dataset.iterator(state=state)) == [], "behind the end"
-    return found
-
-
 @pytest.mark.parametrize("lies", [False, True], ids=["as it pays", "where they lie"])
 @pytest.mark.parametrize("ordered", [False, True], ids=["any order", "in order"])
 def test_lives_give_what_one_run_gives(
@@ -155,7 +139,7 @@ def test_lives_give_what_one_run_gives(
         whole = list(dataset.with_options(ad.Options(deterministic=True)).iterator(epoch=2))
         if len(whole) > 2000:
             continue
-        found = lives(dataset, draw, max(3, len(whole) // 5))
+        found = resumed_often(dataset, draw, max(3, len(whole) // 5))
         if ordered:
             assert found == whole, seed
         assert Counter(found) == Counter(whole), seed

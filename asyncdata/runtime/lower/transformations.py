@@ -84,7 +84,7 @@ def _interleave(node: transformations.Interleave, scope: Scope, context: StageCo
         within = None if scope.within is None else Owner(int(used[-1, 0]), int(used[-1, 1]))
         changes: dict[str, Any] = {"shards": shards, "any_order": any_order, "state": state, "within": within}
         if again := int(origin[SUB_INDEX]):
-            # What has the same place is told apart, but for the files inside.
+            # The sub-index sets these datasets apart; the files inside stay the same ones.
             changes |= {"epoch": (*scope.epoch, again), "sub_index": sub_index_of(scope, again)}
         inside = around.below(1, element=path, **changes)
         if within is None or scope.services.tracks.in_order:

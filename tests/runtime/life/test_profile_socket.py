@@ -146,7 +146,7 @@ def test_bad_requests(folder: Path) -> None:
 
 
 def test_without_threads(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever asks is told, and the next request is served."""
+    """The client gets an error that says so, and the next request is served."""
 
     def refuse(_thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
