@@ -46,7 +46,8 @@ MEMORY_LIMIT_BYTES: Final = 512 * MIB
 class _Signals:
     """SIGTERM ends the program as Ctrl-C does: through every ``finally``.
 
-    Where a signal strikes inside of a ``__del__``, Python drops the exception. `check` raises it again.
+    Where a signal strikes inside a finalizer, Python reports the exception and drops it. There is no report here, and
+    `check` raises it again.
     """
 
     def __init__(self) -> None:
@@ -64,12 +65,15 @@ class _Signals:
     @contextlib.contextmanager
     def handled(self) -> Iterator[None]:
         """Until the block ends."""
+        report = sys.unraisablehook
+        sys.unraisablehook = lambda dropped: None if dropped.exc_type is KeyboardInterrupt else report(dropped)
         previous = {number: signal.signal(number, self._interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield
         finally:
             for number, handler in previous.items():
                 signal.signal(number, handler)
+            sys.unraisablehook = report
 
 
 class _Shown:

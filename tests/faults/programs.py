@@ -22,6 +22,16 @@ import asyncdata as ad
 # From 3.12 on Python warns of a fork where there are threads; whoever forks here wants to see just that.
 warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
 
+# Python drops an interrupt that strikes while an object with weak references is freed: it comes again.
+def interrupt_again(report):
+    if report.exc_type is KeyboardInterrupt and report.object.__module__ in {"_weakrefset", "weakref"}:
+        signal.setitimer(signal.ITIMER_REAL, 0.001)
+    else:
+        sys.__unraisablehook__(report)
+
+signal.signal(signal.SIGALRM, signal.default_int_handler)
+sys.unraisablehook = interrupt_again
+
 def widen(x):
     return np.full(50, x)
 
