@@ -80,8 +80,14 @@ class Division:
         if distributed is not None:
             return Rank(*distributed)
         rank, world = environment.rank, environment.world
-        if rank is None or world is None:
+        if rank is None and world in {None, "1"}:
             return Rank(0, 1)
+        if rank is None or world is None:
+            there, missing = ("RANK", "WORLD_SIZE") if world is None else ("WORLD_SIZE", "RANK")
+            raise ValueError(
+                f"the environment has {there}={rank or world!r} and no {missing}, so this process cannot tell which "
+                f"part of the dataset is its own: set both, or give rank= and world="
+            )
         if not (rank.isdecimal() and world.isdecimal()):
             raise ValueError(f"RANK={rank!r} and WORLD_SIZE={world!r} in the environment must be numbers")
         return _checked(int(rank), int(world), "the environment (RANK, WORLD_SIZE)")

@@ -359,4 +359,4 @@ def is_ended_by_pipeline(error: BaseException) -> bool:
     like any other.
     """
     task = asyncio.current_task()
-    return isinstance(error, asyncio.CancelledError) and task is not None and bool(task.cancelling())
+    return issubclass(type(error), asyncio.CancelledError) and task is not None and bool(task.cancelling())

@@ -35,6 +35,9 @@ _MOST_LINKS: Final = 100
 _TEXTS: Final = ((OSError, "strerror"), (SyntaxError, "msg"), (SyntaxError, "text"))
 """Attributes with texts that are shown besides the arguments."""
 
+_READ: Final = ("args", "__cause__", "__context__", "__traceback__", "__notes__", "__class__", "__dict__")
+"""Attributes of an exception that are read on its way to the consumer."""
+
 _OWN_DIRECTORY: Final = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _PACKAGE_DIRECTORY: Final = os.path.dirname(os.path.dirname(_OWN_DIRECTORY)) + os.sep
 _FRAME: Final = re.compile(r'^  File "(.*)", line (\d+|\?\?\?) in (.*)$', re.MULTILINE)
@@ -138,6 +141,7 @@ def is_raisable(exc: BaseException) -> bool:
 
 def as_raisable(exc: BaseException) -> Exception:
     """The exception itself where it can be raised in the pipeline, else a ``UserFunctionError`` caused by it."""
+    exc = _readable(exc)
     _shorten(exc)
     if isinstance(exc, Exception) and is_raisable(exc):
         if _has_text(exc):
@@ -186,6 +190,7 @@ def encode_failure(exc: BaseException, *, brief: bool = False) -> bytes:
         exc: The exception.
         brief: Leaves out what is long: the exception's own content and its traceback.
     """
+    exc = _readable(exc)
     _shorten(exc)
     notes = [cut_middle(str(note), _NOTE_LIMIT_BYTES) for note in _notes_of(exc)[:_MAX_NOTES]]
     record = _Record(
@@ -231,6 +236,24 @@ def decode_failure(data: bytes, *, where: str) -> Exception:
 # --- packing -----------------------------------------------------------------------------------------------------
 
 
+def _readable(exc: BaseException) -> BaseException:
+    """The exception, or a stand-in with its traceback if its class prevents that its attributes are read."""
+    try:
+        for name in _READ:
+            getattr(exc, name, None)
+    except BaseException as failure:  # noqa: BLE001 -- a property or __getattribute__ of the user may do anything
+        kind = type(exc)
+        text = f"{kind.__name__}: <its attributes cannot be read: {type(failure).__name__}>"
+        stand_in = _make_stand_in(kind.__name__, _nearest_bases(exc), text)
+        return stand_in.with_traceback(_slot("__traceback__", exc))
+    return exc
+
+
+def _slot(name: str, exc: BaseException) -> Any:
+    """An attribute as the interpreter keeps it, whatever the exception's class makes of the name."""
+    return vars(BaseException)[name].__get__(exc)
+
+
 def _shorten(exc: BaseException) -> None:
     """Cuts long arguments and notes of an exception and of those it came from, where they can be set."""
     links: list[BaseException | None] = [exc]
@@ -240,10 +263,10 @@ def _shorten(exc: BaseException) -> None:
         link = links.pop()
         if link is None:
             continue
-        links += (link.__cause__, link.__context__)
-        if isinstance(link, BaseExceptionGroup):
-            links += link.exceptions
+        links += (_slot("__cause__", link), _slot("__context__", link))
         try:
+            if isinstance(link, BaseExceptionGroup):
+                links += link.exceptions
             if any(map(_is_long, link.args)):
                 link.args = tuple(map(_short, link.args))
             for kind, name in _TEXTS:

@@ -155,7 +155,7 @@ def test_the_arguments_say_more_than_the_framework_and_that_more_than_the_enviro
     assert division().find((0, 2), environment) == (0, 2)
     assert division().find(None, environment) == (1, 4)
     assert division().find(None, Environment()) == (0, 1)
-    assert division().find(None, Environment(rank="1")) == (0, 1)
+    assert division().find(None, Environment(world="1")) == (0, 1)
 
 
 @pytest.mark.parametrize(
@@ -166,6 +166,8 @@ def test_the_arguments_say_more_than_the_framework_and_that_more_than_the_enviro
         ({"rank": -1, "world": 2}, Environment(), "rank must be at least 0"),
         ({}, Environment(rank="3", world="2"), "rank 3 of 2 processes, as the environment"),
         ({}, Environment(rank="zero", world="2"), "RANK='zero' and WORLD_SIZE='2'"),
+        ({}, Environment(rank="1"), "RANK='1' and no WORLD_SIZE"),
+        ({}, Environment(world="2"), "WORLD_SIZE='2' and no RANK"),
         ({"even": "odd"}, Environment(), "even must be"),
     ],
 )

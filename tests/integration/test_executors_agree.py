@@ -249,6 +249,13 @@ def test_the_same_elements_are_left_out_everywhere(folder: Path) -> None:
     run()
 
 
+class UnreadableError(LookupError):
+    """Has no attribute that could be read."""
+
+    def __getattribute__(self, name: str) -> Any:
+        raise ValueError(name)
+
+
 class KeywordError(Exception):
     """Cannot be made of its arguments."""
 
@@ -308,6 +315,7 @@ RAISED: Final[dict[str, Callable[[], BaseException]]] = {
     "BaseException": lambda: EndsError("the end"),
     "what cannot be made again": lambda: KeywordError(kind="odd"),
     "what cannot be pickled": lambda: ValueError(threading.Lock(), 1),
+    "what cannot be read": lambda: UnreadableError("odd"),
     "group": lambda: ExceptionGroup("two", [ValueError(1), StopIteration(2)]),
     "group of all": lambda: BaseExceptionGroup("two", [ValueError(1), KeyboardInterrupt()]),
 }

@@ -309,9 +309,9 @@ class AsyncMapStage(Stage):
 
 def _as_raised(error: BaseException) -> BaseException:
     """The ``StopIteration`` that a coroutine raised; Python makes a ``RuntimeError`` of it."""
-    cause = error.__cause__
     translated = type(error) is RuntimeError and error.args == ("coroutine raised StopIteration",)
-    return cause if translated and isinstance(cause, StopIteration) else error
+    cause = error.__cause__ if translated else None
+    return cause if isinstance(cause, StopIteration) else error
 
 
 _NUMBERS: Final = frozenset({bool, int, float, complex})
