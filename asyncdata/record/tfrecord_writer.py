@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import warnings
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
@@ -74,7 +75,7 @@ class TFRecordWriter:
         self._stream = zlib.compressobj(wbits=_WINDOW_BITS[kind]) if kind else None
         self._path: Path | None = None
         self._partial: Path | None = None
-        self._closed = False
+        self._closed = True
         if isinstance(target, str | os.PathLike):
             name = arguments.url("target", target)
             if scheme_of(name) != "file":
@@ -92,6 +93,7 @@ class TFRecordWriter:
             self._file = target
         else:
             raise TypeError(f"target must be a path or a binary file that is open, not {arguments.shown(target)}")
+        self._closed = False
 
     def write(self, record: Bytes) -> None:
         """Adds one record. Bytearrays and memoryviews are copied before this returns."""
@@ -148,6 +150,19 @@ class TFRecordWriter:
             with contextlib.suppress(OSError):  # the rest must not be written any more
                 self._file.close()
             self._partial.unlink(missing_ok=True)
+
+    def __del__(self) -> None:
+        if getattr(self, "_closed", True):  # also where the constructor failed
+            return
+        self.discard()
+        where = "a file object" if self._path is None else str(self._path)
+        lost = "its last records are lost" if self._path is None else "the path is unchanged"
+        warnings.warn(
+            f"the TFRecordWriter for {where} was dropped without close(), so {lost}: use it in a with statement",
+            ResourceWarning,
+            stacklevel=2,
+            source=self,
+        )
 
     def _put(self, data: bytes) -> None:
         if data:

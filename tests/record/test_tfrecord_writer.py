@@ -74,6 +74,18 @@ def test_an_error_leaves_the_path_as_it_was(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["a.tfrecord"]
 
 
+def test_a_writer_that_is_dropped_leaves_nothing_behind(tmp_path: Path) -> None:
+    """Whoever forgot to close it hears of it; the path is as it was, and no hidden file stays."""
+    path = tmp_path / "a.tfrecord"
+    path.write_bytes(b"old")
+    for target, lost in ((path, "the path is unchanged"), (io.BytesIO(), "its last records are lost")):
+        writer = TFRecordWriter(target)
+        writer.write(b"record")
+        with pytest.warns(ResourceWarning, match=f"without close.*{lost}"):
+            del writer
+    assert [(entry.name, entry.read_bytes()) for entry in tmp_path.iterdir()] == [("a.tfrecord", b"old")]
+
+
 def test_the_path_appears_only_when_the_file_is_whole(tmp_path: Path) -> None:
     """Until ``close()``, the path does not exist."""
     path = tmp_path / "a.tfrecord"
