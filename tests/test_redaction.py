@@ -107,6 +107,7 @@ def test_errors_about_arguments_show_no_secret() -> None:
         assert "5ecre7" not in str(caught.value)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "part", ["a.", "a://b:c/", "http://h:x/?", "?a=;", ";=", "://", "a:", "x?", " http://h", "#", "http://h/a?alt=1;"]
 )

@@ -21,7 +21,7 @@ from fake_gcs import FakeGCS, Fault, Profile, Rule
 from tests.patience import LIMIT_S
 from tests.samples import samples
 
-KILLS = samples(36, 400)
+KILLS = samples(16, 400)
 
 
 def state_of(count: int, total: int = 100) -> dict[str, Any]:

@@ -103,6 +103,7 @@ def stays(size: int, seed: int | None = None) -> dict[str, ad.Dataset]:
 ISOLATED: Final = tuple(stays(9))[:: samples(4, 1)]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("name", "how"),
     [

@@ -52,6 +52,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("executor", ["inline", "thread", "process"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_two_elements_are_given_the_same_numbers(kind: str, executor: str, folder: Path) -> None:

@@ -49,6 +49,7 @@ async def total_later(pair: Any) -> Any:
     return pair.x + pair.y
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("make", [Pair, Named, Point])
 @pytest.mark.parametrize(
     "arguments",

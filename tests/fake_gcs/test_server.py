@@ -51,6 +51,7 @@ def test_a_server_is_started_and_closed_without_a_block() -> None:
     server.close()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("end", ["", "raise SystemExit(0)", "os.kill(os.getpid(), signal.SIGINT)"])
 @pytest.mark.parametrize("loop", ["", "fake_gcs.server.new_event_loop = asyncio.new_event_loop"])
 def test_a_server_that_nobody_closed_lets_the_interpreter_end(tmp_path: Path, loop: str, end: str) -> None:

@@ -164,6 +164,7 @@ def test_sys_exit_in_a_map_function_is_an_error_of_the_pipeline() -> None:
     assert (code, err) == (0, "")
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("group", [pytest.param(False, marks=pytest.mark.soak), True], ids=["consumer", "group"])
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_ctrl_c(executor: str, group: bool) -> None:

@@ -41,6 +41,7 @@ keep = next(it)
     assert (code, out, err) == (0, "(8, 50)\n", "")
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "body",
     [

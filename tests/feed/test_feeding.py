@@ -314,6 +314,7 @@ def steps_of(counts: list[int], even: str) -> int:
     return max(batches) if even in ("repeat", "pad") else min(batches)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("seed", range(samples(12, 200)))
 @pytest.mark.parametrize("even", ["drop", "repeat", "pad", "agree"])
 def test_all_ranks_take_the_same_number_of_steps(even: str, seed: int) -> None:
@@ -348,6 +349,7 @@ def test_all_ranks_take_the_same_number_of_steps(even: str, seed: int) -> None:
         assert meeting.votes == 0
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("even", ["drop", "repeat", "pad"])
 @pytest.mark.parametrize("known", [False, True])
 def test_ranks_go_on_at_every_step(even: str, *, known: bool) -> None:
@@ -485,6 +487,7 @@ def test_a_vote_is_only_taken_every_few_steps() -> None:
     assert meeting.votes == 20 // WINDOW + 1
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("even", ["drop", "repeat", "pad", "agree"])
 @pytest.mark.parametrize("counts", [[33, 21], [24, 48], [8, 47], [3, 40, 18]])
 def test_a_state_knows_what_was_agreed_on(even: Even, counts: list[int]) -> None:

@@ -102,6 +102,7 @@ SOURCES: dict[str, Callable[[list[str]], ad.Dataset]] = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("source", SOURCES)
 def test_a_source_is_divided_anew_or_refused(source: str, paths: list[str]) -> None:
     """From any number of ranks to any other: each element once, or an error that says how many ranks there can be."""

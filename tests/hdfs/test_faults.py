@@ -167,6 +167,7 @@ async def test_two_bad_replicas_are_an_error_that_says_so(
     assert any(words in str(error) for words in ("no replica can be read", "bytes", "HDFS refused"))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("change", ["append", "replace", "delete"])
 async def test_a_file_that_changes_under_a_read_is_noticed(
     cluster: Cluster, folder: str, url_of: Callable[[str], str], change: str

@@ -31,6 +31,7 @@ UNBATCHABLE: dict[str, Callable[[int], Any]] = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("case", list(UNBATCHABLE))
 def test_elements_that_cannot_be_batched(place: str, case: str) -> None:

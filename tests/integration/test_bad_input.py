@@ -213,7 +213,7 @@ def test_a_file_cut_anywhere(store: Store, samples: Callable[[int, int], int]) -
     """Whatever byte it ends at: the error names the record that is cut, or there is none at a record's end."""
     whole = shard_bytes(records(0, 4, 40))
     step = 40 + FRAME
-    for length in range(0, len(whole), samples(14, 1)):
+    for length in range(0, len(whole), samples(40, 1)):
         store.put("cut", whole[:length])
         if length % step == 0:
             assert len(list(store.read("cut"))) == length // step

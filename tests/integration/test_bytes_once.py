@@ -133,6 +133,7 @@ def kept(ds: ad.Dataset) -> tuple[list[Any], int]:
         return list(iterator), iterator.stats().used_bytes
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", WORKS)
 def test_payloads_are_not_copied(name: str, written: Spans) -> None:
     """And what they keep from being used again is not much more than they are."""

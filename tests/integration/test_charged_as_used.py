@@ -426,6 +426,7 @@ COLLECTED: Final[dict[str, Callable[[ad.Dataset], ad.Dataset]]] = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("name", "behind"), [*((name, "shuffle") for name in SMALL), *(("numbers", b) for b in COLLECTED)]
 )
@@ -450,6 +451,7 @@ def as_array(payload: bytes) -> Any:
     return np.frombuffer(payload, np.uint8)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("executor", ["thread", "process"])
 @pytest.mark.parametrize("function", [twice, as_array])
 @pytest.mark.parametrize("together", [0, 8])

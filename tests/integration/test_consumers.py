@@ -302,6 +302,7 @@ FAILING: dict[str, Callable[[], ad.Dataset]] = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", FAILING)
 def test_a_failed_iterator_says_so_again(kind: str) -> None:
     """A loop that catches errors and continues does not take the failure for the end of the epoch."""
@@ -320,6 +321,7 @@ def test_a_failed_iterator_says_so_again(kind: str) -> None:
         list(iterator)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", FAILING)
 async def test_a_failed_iterator_says_so_again_to_asyncio(kind: str) -> None:
     """As for plain loops."""

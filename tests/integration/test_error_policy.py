@@ -211,6 +211,7 @@ REPEATED: dict[str, Callable[[Path], ad.Dataset]] = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", REPEATED)
 def test_a_quota_is_used_up_at_the_same_element_behind_any_state(kind: str, tmp_path: Path) -> None:
     """Also where an element fails in each repetition."""

@@ -314,6 +314,7 @@ def unordered(count: int = 40) -> ad.Dataset:
     return D.range(count).map(spin, 3, executor="thread", deterministic=False)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("make", "step"),
     [

@@ -74,6 +74,7 @@ def states_of(it: ad.PipelineIterator) -> tuple[list[Any], list[Any]]:
     return elements, states
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", [Numbers, NumbersLater])
 @pytest.mark.parametrize("every", [1, 3, 1000])
 def test_restored_at_every_step(kind: type[Numbers], every: int) -> None:

@@ -43,6 +43,7 @@ def is_batch(array: Any, number: int) -> bool:
     return bool((array == np.arange(8 * number, 8 * number + 8)[:, None]).all())
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("executor", ["inline", "thread", "process"])
 @pytest.mark.parametrize("limit_mib", [8, 16])
 def test_a_list_of_ten_times_the_memory_limit(executor: str, limit_mib: int) -> None:

@@ -115,6 +115,7 @@ def test_an_error_of_user_code_leaves_nothing(executor: str, gone: Callable[[], 
     gone()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, StopIteration, GeneratorExit, asyncio.CancelledError])
 def test_user_code_cannot_end_more_than_its_pipeline(

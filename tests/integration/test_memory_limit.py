@@ -99,6 +99,7 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[str]]:
     }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("limit_mib", "size", "chunk_bytes", "name"), CASES)
 def test_a_pipeline_finishes_or_says_what_it_needs(
     limit_mib: int, size: int, chunk_bytes: int, name: str, shards: dict[int, list[str]]

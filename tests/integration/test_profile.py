@@ -324,6 +324,7 @@ def seconds_at_rest(lines: Iterable[LineStats]) -> dict[str, float]:
     return {each.place: each.seconds for each in lines if (each.function, each.line) == ("rest", REST_LINE)}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("kind", "isolate"), [*((kind, False) for kind in PLACES), ("process", True)])
 def test_lines_of_user_code(kind: str, *, isolate: bool) -> None:
     """Wherever a function runs, the line that takes the time is named, with where it ran and for how long."""

@@ -124,6 +124,7 @@ def sources(folder: Path, compression: str | None) -> dict[str, ad.Dataset]:
     }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("compression", [None, "GZIP"])
 @pytest.mark.parametrize("name", ["records", "large", "lines", "csv", "csv by header", "json", "tar"])
 def test_files_are_read_on(name: str, compression: str | None, tmp_path: Path) -> None:

@@ -96,6 +96,7 @@ def test_a_cache_is_filled_as_it_was(name: str) -> None:
                     assert plain(list(again)) == plain(list(dataset)), "the next epoch"
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", INSIDE)
 def test_caches_of_inner_datasets_are_filled_as_they_were(name: str) -> None:
     """At every state, and at some that a resumed run takes."""
@@ -202,6 +203,7 @@ USES: dict[str, Callable[[ad.Dataset], ad.Dataset]] = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kept", ["memory", "file"])
 @pytest.mark.parametrize("name", USES)
 def test_uses_of_one_cache_have_the_same_elements_in_every_run(name: str, kept: str, tmp_path: Path) -> None:

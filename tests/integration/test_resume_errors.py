@@ -92,6 +92,7 @@ def run(it: ad.PipelineIterator) -> tuple[list[str], list[str], str, Any]:
     return elements, states, error, (skipped.elements, skipped.shards, skipped.unread_bytes, dict(skipped.steps))
 
 
+@pytest.mark.sampled
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(7))
 @pytest.mark.parametrize("quota", [1, 4, 9, 30, None])

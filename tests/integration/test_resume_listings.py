@@ -82,6 +82,7 @@ def run(it: ad.PipelineIterator) -> tuple[list[str], list[str]]:
     return elements, states
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("number", range(5))
 def test_new_files_wait_for_the_next_epoch(place: tuple[str, ad.Options, Put], number: int) -> None:
     """From any place on, the epoch is finished without them, also when it is interrupted a second time."""

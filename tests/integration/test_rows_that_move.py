@@ -135,6 +135,7 @@ CASES += [(source, step) for source in ("alike", "results") for step in OF_ARRAY
 CASES += [(source, step) for source in ("alike", "records") for step in OF_BATCHES]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("source", "step"), CASES)
 def test_elements_are_the_same(source: str, step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever collects them, and whatever it is in the middle of while it waits."""

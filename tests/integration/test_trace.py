@@ -96,6 +96,7 @@ def traced(ds: ad.Dataset) -> tuple[Checked, ad.PipelineStats, list[Any]]:
     return check_trace(report.to_chrome_trace()), report.pipelines[0].stats, elements
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("kind", "isolate"), [*((kind, False) for kind in KINDS), *((kind, True) for kind in ISOLATED[: samples(1, 3)])]
 )

@@ -78,6 +78,7 @@ def slowly() -> Iterator[int]:
 NUMBERS = ad.Dataset.range(60)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("cause", "ds", "step"),
     [

@@ -40,6 +40,7 @@ def length_and_process(record: bytes) -> tuple[int, int]:
     return len(record), os.getpid()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("workers", [0, ad.AUTOTUNE, 1])
 @pytest.mark.parametrize("bad", [[], [0], [2999], [1023, 1024], [5, 900, 901, 1500]])
 def test_damaged_records_alone_are_left_out(tmp_path: Path, bad: list[int], workers: int) -> None:

@@ -71,6 +71,7 @@ JOINED: dict[str, Callable[[Branches], ad.Dataset]] = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("shared", [False, True], ids=["alone", "in a Runtime"])
 @pytest.mark.parametrize("join", JOINED)
 def test_a_branch_reads_with_its_own_token(

@@ -81,6 +81,7 @@ def test_thousands_of_steps_are_planned(kind: str, samples: Callable[[int, int],
     assert rewrite(deep._node, ad.Options()).depth == deep._node.depth
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", ["map", "filter", "shuffle", "flat_map", "batch, unbatch", "zip", "scan"])
 def test_too_many_steps_are_one_error_that_says_how_many_can_run(kind: str) -> None:
     """And so many can."""

@@ -235,6 +235,7 @@ STAYS: dict[str, Callable[[Path], ad.Dataset]] = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("isolate", [False, True])
 @pytest.mark.parametrize("make", STAYS.values(), ids=STAYS)
 def test_an_order_that_stays_is_refused_where_there_are_other_processes(

@@ -80,6 +80,7 @@ async def outcome(name: str, ask: Callable[[Fetcher], Awaitable[object]]) -> set
             await fetcher.aclose()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("ask", [read, begin, look, find])
 async def test_a_drip_ends(ask: Callable[[Fetcher], Awaitable[object]]) -> None:
     """A head has to be complete in time, and what follows it comes at a pace, on either way and for any answer."""

@@ -182,6 +182,7 @@ class Hoarder:
         return call
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("call", ["stat", "glob", "read", "changed", "open"])
 async def test_an_exception_that_obstore_keeps_holds_nothing_of_ours(call: str) -> None:
     """Nobody's buffer, and no frame that may lead to one."""
@@ -351,6 +352,7 @@ def test_a_time_limit_is_transient() -> None:
     assert isinstance(typed_error(FileNotFoundError(), "s3://b/x"), ObjectNotFoundError)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", [name for name in LIES if "gs" in LIES[name][3]])
 async def test_a_lie_to_obstore_is_a_typed_error(name: str) -> None:
     """obstore knows versions by their ETag alone, and says less about what was wrong; wrong bytes never pass."""

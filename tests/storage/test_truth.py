@@ -161,6 +161,7 @@ def fetcher_of(server: RawServer, way: str = "plain") -> tuple[Fetcher, dict[str
     }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("way", ["plain", "tls", "aiohttp"])
 @pytest.mark.parametrize("name", LIES)
 async def test_a_lie_is_a_typed_error(name: str, way: str, tmp_path: Path) -> None:

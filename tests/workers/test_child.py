@@ -124,6 +124,7 @@ def end(parent: subprocess.Popen[str]) -> str:
     return error
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("program", ["same", "meet_and_block", "meet_and_hold_the_gil", "meet_and_fill"])
 @pytest.mark.parametrize("stream", [False, True], ids=["seqpacket", "stream"])
 def test_no_worker_outlives_a_parent_that_is_killed(watched: list[int], program: str, stream: bool) -> None:

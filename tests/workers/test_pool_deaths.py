@@ -69,6 +69,7 @@ async def test_a_task_whose_worker_dies_runs_again_from_the_start(
     assert kit.pool.stats().deaths == 1
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("program", "payload", "text"),
     [

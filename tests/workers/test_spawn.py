@@ -28,6 +28,7 @@ def test_the_environment_of_the_user_wins() -> None:
     assert made["HOME"] == "/h"
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "flags",
     [

@@ -213,6 +213,7 @@ SOURCES: dict[str, Make] = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("make", "kind"), WITH_KIND)
 def test_cutting_the_input_changes_nothing(make: Callable[[Bench, Kinds], Stage], kind: Kinds) -> None:
     """Any blocking: elements, provenance, what is used up, states and errors do not depend on how blocks are cut."""
@@ -232,6 +233,7 @@ def test_closing_at_any_step_gives_everything_back(make: Callable[[Bench, Kinds]
         check_closing(lambda bench: make(bench, kind), seed=seed)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("make", "kind"), [param for param in WITH_KIND if param.values[1] == "twice"])
 def test_cancelling_at_any_step_gives_everything_back(make: Callable[[Bench, Kinds], Stage], kind: Kinds) -> None:
     """Leases: after a cancellation at every step of the loop, no slab is held and nothing is charged."""

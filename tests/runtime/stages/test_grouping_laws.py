@@ -201,6 +201,7 @@ WITH_KIND = [
 ]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("make", "kind"), WITH_KIND)
 def test_cutting_the_input_changes_nothing(make: Callable[[Bench, Kinds], Stage], kind: Kinds) -> None:
     """Any blocking: elements, provenance, what is used up and states do not depend on how blocks are cut."""
@@ -214,6 +215,7 @@ def test_no_source_row_is_forgotten_or_counted_twice(name: str) -> None:
     assert trace.used_up == sorted(value for what, value in script(COUNT) if what != "mark")
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("make", "kind"), [param for param in WITH_KIND if param.values[1] == "nests"])
 def test_closing_at_any_step_gives_everything_back(make: Callable[[Bench, Kinds], Stage], kind: Kinds) -> None:
     """Leases: after closing half-way, at every step, no slab is held and nothing is charged."""
@@ -221,6 +223,7 @@ def test_closing_at_any_step_gives_everything_back(make: Callable[[Bench, Kinds]
         check_closing(lambda bench: make(bench, kind), seed=seed)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("make", "kind"), [param for param in WITH_KIND if param.values[1] == "refs"])
 def test_cancelling_at_any_step_gives_everything_back(make: Callable[[Bench, Kinds], Stage], kind: Kinds) -> None:
     """Leases: after a cancellation at every step of the loop, no slab is held and nothing is charged."""

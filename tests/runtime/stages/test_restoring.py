@@ -478,6 +478,7 @@ def test_there_is_a_case_for_every_kind_of_step() -> None:
     assert set(UNORDERED) == set(unordered._RESUMABLE)
 
 
+@pytest.mark.sampled
 @cases(ORDERED)
 def test_a_step_goes_on_where_it_was(
     kind: type[Node], make: Make, stored_files: Files, brought_back: set[type[Node]], request: pytest.FixtureRequest

@@ -143,6 +143,7 @@ def check(trace: Trace, payloads: list[bytes]) -> None:
     assert [row[1:] for row in trace.origins] == [[i, 0, offset] for i, offset in enumerate(offsets[:-1])]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("room", [12, 13, 20, 64])
 def test_a_record_is_whole_wherever_the_bytes_are_cut(room: int) -> None:
     """Cut in two at every position of header, payload and footer, the records and their places are the same."""

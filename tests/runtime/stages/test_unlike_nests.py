@@ -89,6 +89,7 @@ BEHIND: dict[str, Callable[[Bench, Stage], Stage]] = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("nest", NESTS)
 @pytest.mark.parametrize("inside", INSIDE)
 @pytest.mark.parametrize("behind", BEHIND)

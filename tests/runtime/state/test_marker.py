@@ -129,6 +129,7 @@ def _interleaved(bench: Bench, draw: random.Random, depth: int, *, joined: bool)
     return stage, inner_ordered and not sloppy
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("seed", range(samples(120, 3000)))
 def test_what_comes_in_any_order_has_no_marks_whatever_is_made_of_it(seed: int) -> None:
     """Kinds, in random plans: one unordered step, and nothing after it is ordered; without one everything is."""

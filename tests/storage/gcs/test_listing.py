@@ -42,6 +42,7 @@ async def reading(server: FakeGCS, **retry: Any) -> AsyncIterator[RangeReader]:
         await reader.aclose()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("pattern", "count"),
     [("data/train-*", 5001), ("data/**", 5005), ("**/train-*", 5001), ("data/*", 5004), ("data/train-0*7-*", 500)],

@@ -77,6 +77,7 @@ async def lying(lie: Lie) -> AsyncIterator[tuple[RawServer, RangeReader]]:
             await reader.aclose()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("lie", "words", "most"),
     [

@@ -70,6 +70,7 @@ def test_a_server_that_does_not_answer_is_given_up(sent: int) -> None:
     assert LIMITS.first_byte_s <= run_virtual(scenario()) <= 1.25 * LIMITS.first_byte_s + 0.001
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("at", [0, 1, 100_000, 262_143, 1_500_000, len(DATA) - 1])
 async def test_a_body_that_falls_silent_is_given_up_and_all_that_came_is_kept(at: int) -> None:
     """Also what the kernel held back below a low-water mark is delivered before the attempt is abandoned."""

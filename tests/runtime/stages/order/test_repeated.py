@@ -89,6 +89,7 @@ def error_of(make: MakeRepeated, runs: list[tuple[int, int]]) -> str | None:
     return asyncio.run(Bench(random.Random(1)).observe(lambda bench: make(bench, "array", runs))).error
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", ["array", "refs", "nests"])
 @pytest.mark.parametrize("case", CASES)
 def test_laws(case: str, kind: Kinds) -> None:

@@ -59,6 +59,7 @@ def runtime() -> Any:
         yield running
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_it_makes_no_difference_where_a_function_runs(name: str, runtime: ad.Runtime) -> None:
     """Inline, awaited, in a thread, in a process: the same values of the same types."""

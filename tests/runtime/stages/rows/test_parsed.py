@@ -111,6 +111,7 @@ def test_elements_are_those_of_one_by_one(name: str) -> None:
     assert (found.error is not None) == ("bad" in name and "left out" not in name)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", MAKERS)
 def test_slices_of_a_batch_are_the_batch(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a batch takes long, it is parsed a few records at a time: the same values, states and errors."""
@@ -121,6 +122,7 @@ def test_slices_of_a_batch_are_the_batch(name: str, monkeypatch: pytest.MonkeyPa
     check_cancelling(MAKERS[name](parsing), steps=range(0, 60, samples(12, 3)))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", MAKERS)
 def test_nothing_is_held_at_the_end(name: str) -> None:
     """Also where the stage is closed, or cancelled, in the middle."""

@@ -102,6 +102,7 @@ def test_a_mark_is_where_reading_can_begin_again(name: str) -> None:
         assert later.elements == trace.elements[3:]
 
 
+@pytest.mark.sampled
 @BY_NAME
 def test_closing_and_cancelling_give_everything_back(name: str) -> None:
     """Leases: chunks, tails, larger slabs and rows are given back at any step."""

@@ -124,6 +124,7 @@ LAWS = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("make", LAWS.values(), ids=LAWS.keys())
 def test_laws_of_blocking_and_of_leases(make: Make) -> None:
     """Any blocking, and everything given back after closing and cancelling at any step, errors included."""

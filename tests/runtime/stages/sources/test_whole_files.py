@@ -68,6 +68,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Folder]:
         yield Folder(tmp_path_factory.mktemp("files"), server)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("seed", range(samples(12, 400)))
 def test_in_runs_as_by_themselves(folder: Folder, seed: int) -> None:
     """Whatever else is among them: the same elements, and the same error after as many."""

@@ -68,6 +68,7 @@ def test_elements_are_those_of_either_place(name: str) -> None:
     assert (found.error is not None) == ("bad" in name and "left out" not in name)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", MAKERS)
 def test_nothing_is_held_at_the_end(name: str) -> None:
     """Also where the stage is closed, or cancelled, in the middle of a change."""

@@ -149,6 +149,7 @@ MAKES = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "make",
     [pytest.param(make, id=name) for name, make in MAKES.items()],
@@ -158,6 +159,7 @@ def test_cutting_the_input_changes_nothing(make: Make) -> None:
     check_any_blocking(make, seeds=range(samples(3, 100)))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("make", MAKES.values(), ids=MAKES.keys())
 def test_closing_gives_everything_back(make: Make) -> None:
     """Leases: after closing half-way, inputs, scratch, results and payloads are given back."""
