@@ -302,7 +302,12 @@ def _filled_under(state: Mapping[str, Any], marks: Sequence[tuple[str, Any, int]
     said = [mark["filling"] for kind, mark, _ in marks if kind == _KINDS["filling"]]
     first = next((value for value in (*said, *state.get("caches", ())) if value is not None), None)
     epoch, *repetitions = (state["epoch"],) if first is None else Filling.from_mark(first).epoch
-    return f"epoch {epoch}" + "".join(f", repetition {number}" for number in repetitions)
+    return f"epoch {epoch}" + "".join(map(_repetition, repetitions))
+
+
+def _repetition(number: int) -> str:
+    # Made of a digest where it tells an element apart that comes again, and the cache is of a dataset made of it.
+    return f", repetition {number}" if number < 1 << 32 else ", an element that came again"
 
 
 def _known_repeats(steps: Sequence[str], epoch: str) -> Iterator[str]:

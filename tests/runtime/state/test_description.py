@@ -102,6 +102,13 @@ def test_what_cannot_be_entered_is_named(dataset: ad.Dataset, why: str) -> None:
     assert any(why in line for line in ad.state.describe(state_of(dataset, 3)).repeats)
 
 
+def test_a_cache_of_an_element_that_came_again_says_so() -> None:
+    """And not the digest that tells it apart."""
+    again = D.from_tensors(1).repeat(3).flat_map(lambda _: D.range(9).cache())
+    lines = ad.state.describe(state_of(again.concatenate(D.range(3).cache()), 12)).repeats
+    assert [line for line in lines if "filled again" in line and line.endswith("epoch 3, an element that came again")]
+
+
 def test_no_credentials_are_shown() -> None:
     """Neither user names nor signatures, which no state contains, nor those that somebody wrote into one."""
     state = state_of(D.from_tensors("x").map(str), 1)
