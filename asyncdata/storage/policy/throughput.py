@@ -7,6 +7,7 @@ import enum
 import math
 import operator
 import statistics
+from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,6 +18,8 @@ _ROOM: Final = 2.4
 _AT_ONCE: Final = 1.6
 """The same before that is known: the first guess may be too many already."""
 _LEAST_SLICE: Final = 12
+_MOST_SLICES: Final = 256
+"""A window that nobody fills is never measured otherwise, however long a job reads: the oldest slices are forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +109,7 @@ class Durations:
     def __init__(self, limit: int) -> None:
         self.proven = _AT_ONCE * limit
         self._limits: list[tuple[float, int]] = [(-math.inf, limit)]
-        self._slices: list[_Slice] = []
+        self._slices: deque[_Slice] = deque(maxlen=_MOST_SLICES)
         self._begin_slice()
 
     def _begin_slice(self) -> None:

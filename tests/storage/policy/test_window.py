@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import tracemalloc
 from collections.abc import Sequence
 
 import pytest
@@ -172,6 +173,27 @@ def test_a_program_that_asks_for_less_moves_nothing() -> None:
     outcome = Run(link, window, reads=3000, seed=3, demand=10).run()
     assert window.limit == FIRST
     assert set(outcome.windows) == {FIRST}
+
+
+@pytest.mark.parametrize("limited", [False, True])
+def test_a_job_of_weeks_needs_no_more_memory_than_one_of_minutes(limited: bool) -> None:
+    """Whether or not the window is ever full; what is remembered of reads is bounded."""
+    window = RequestWindow()
+
+    def read(reads: int, seconds: float) -> float:
+        for _ in range(reads):
+            seconds += 0.01
+            window.done(Sample(now=seconds, began=seconds - 0.05, size=1 << 20, first_byte_s=0.02, limited=limited))
+        return seconds
+
+    seconds = read(10_000, 0.0)
+    tracemalloc.start()
+    try:
+        read(30_000, seconds)
+        grown, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert grown < 50_000
 
 
 @pytest.mark.parametrize(("epoch", "part"), [(200, 0.8), (300, 0.85), (500, 0.85)])
