@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import dataclasses
 import itertools
 import json
+import pickle
 from collections import namedtuple
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pytest
@@ -241,6 +243,75 @@ def test_objects_stay_in_memory(tmp_path: Path) -> None:
         with pytest.raises(PipelineError, match="an object of set cannot be written"):
             list(written)
     assert [found for found in tmp_path.rglob("*") if found.is_file()] == []
+
+
+class Half(tuple):  # type: ignore[type-arg]  # as users write it
+    """Has fields, but is no namedtuple."""
+
+    __slots__ = ()
+    _fields = ("_whole", "half")
+
+    def __new__(cls, *parts: int) -> Self:
+        return super().__new__(cls, parts)
+
+
+def nested(depth: int) -> Any:
+    return (nested(depth - 1),) if depth else 1
+
+
+@pytest.mark.parametrize(
+    ("element", "why"),
+    [
+        (nested(65), "more than 64 nests"),
+        (Half(1, 2), "a tuple of Half cannot be written"),
+        ({10**9999: 1}, "digits"),
+        (np.zeros(1, [("a", "i4")]), r"an array of \[\('a', '<i4'\)\] cannot be written"),
+        (np.array(["a"]), "an array of <U1 cannot be written"),
+        ("\ud800", "surrogates"),
+    ],
+    ids=["deep", "fields", "key", "structured", "texts", "surrogates"],
+)
+def test_what_could_not_be_read_is_not_written(element: Any, why: str, tmp_path: Path) -> None:
+    """The run that would write it fails, in words, and not the one that reads it."""
+    ds = ad.Dataset.from_generator(lambda: iter([element])).cache(tmp_path / "c")
+    for _ in range(2):
+        with pytest.raises(PipelineError, match=why):
+            list(ds)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_plain_numbers_in_a_file(tmp_path: Path) -> None:
+    """Of all sizes, and complex; and the deepest nest that there may be."""
+
+    def numbers() -> list[Any]:
+        return [2**63, -(10**9999), 1 - 2j, complex("nan+infj"), True, None, -0.0]
+
+    items, ds = numbers(), ad.Dataset.from_generator(lambda: iter(numbers())).cache(tmp_path / "c")
+    for _ in range(2):
+        found = list(ds)
+        assert list(map(type, found)) == list(map(type, items))
+        assert found[:3] == items[:3]
+        assert list(map(repr, found[3:])) == list(map(repr, items[3:]))
+    deep = ad.Dataset.from_generator(lambda: iter([nested(64)])).cache(tmp_path / "d")
+    assert [*deep, *deep] == [nested(64)] * 2
+
+
+def test_namedtuples_in_a_file(tmp_path: Path) -> None:
+    """They can do what namedtuples can, are of one class in all images, and are equal when copied or pickled."""
+    renamed = namedtuple("renamed", ["x", "def", "x"], rename=True)  # noqa: PYI024 -- users do
+    ds = ad.Dataset.range(9000).map(lambda i: {"p": Point(i, b"y"), "r": renamed(1, 2, 3)}).cache(tmp_path / "c")
+    written, read = list(ds), list(ds)
+    assert read == written
+    assert len({type(element["p"]) for element in read}) == 1
+    point = read[7]["p"]
+    assert point._replace(x=1)._asdict() == {"x": 1, "y": b"y"}
+    assert type(point)._make("ab") == Point("a", "b")
+    for copied in (pickle.loads(pickle.dumps(point)), copy.copy(point), copy.deepcopy(point)):
+        assert copied == point
+        assert type(copied) is type(point)
+    assert read[0]["r"]._fields == ("x", "_1", "_2")
+    loaded = ds.shuffle(10, seed=1).with_options(ad.Options(isolate=True, num_workers=1))
+    assert sorted(element["p"].x for element in loaded) == list(range(9000))
 
 
 def test_a_damaged_file_says_so(tmp_path: Path) -> None:
