@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import copy
 import dataclasses
+import errno
 import itertools
 import json
+import os
 import pickle
 from collections import namedtuple
 from collections.abc import Callable
@@ -17,12 +19,14 @@ import numpy as np
 import pytest
 
 import asyncdata as ad
-from asyncdata.errors import BrokenFrameError, DataError, MemoryLimitError, PipelineError
+from asyncdata.errors import BrokenFrameError, DataError, MemoryLimitError, PipelineError, SystemResourceError
 from asyncdata.memory.accounts import Kind
 from asyncdata.runtime.stage import Stage
+from asyncdata.runtime.stages.store import snapshot_directory
 from asyncdata.runtime.stages.store.cache import CacheStage
 from asyncdata.runtime.stages.store.snapshot_directory import SnapshotStage
 from asyncdata.runtime.stages.store.stored import Charges, MemoryCell, MemoryStore
+from tests.faults.programs import program
 from tests.runtime.stages.laws import (
     Bench,
     Kinds,
@@ -243,6 +247,75 @@ def test_objects_stay_in_memory(tmp_path: Path) -> None:
         with pytest.raises(PipelineError, match="an object of set cannot be written"):
             list(written)
     assert [found for found in tmp_path.rglob("*") if found.is_file()] == []
+
+
+def test_a_cache_where_no_file_can_be(tmp_path: Path) -> None:
+    """It would read its input in every epoch, and nobody would notice."""
+    (tmp_path / "d").mkdir()
+    os.mkfifo(tmp_path / "p")
+    for name, words in (("d", "is a directory"), ("p", "no regular file")):
+        calls = Calls()
+        with pytest.raises(SystemResourceError, match=words) as caught:
+            list(source(calls).cache(tmp_path / name))
+        assert str(caught.value.url) == str(tmp_path / name)
+        assert calls.count == 0
+
+
+def test_a_link_to_where_a_cache_will_be(tmp_path: Path) -> None:
+    """It stays, and the file comes into being where it leads to."""
+    (tmp_path / "link").symlink_to(tmp_path / "far" / "c")
+    calls = Calls()
+    ds = source(calls).cache(tmp_path / "link")
+    assert shown([*ds, *ds]) == shown(elements() * 2)
+    assert calls.count == 1
+    assert (tmp_path / "link").is_symlink()
+    assert [found.name for found in (tmp_path / "far").iterdir()] == ["c"]
+
+
+@pytest.mark.parametrize("kind", ["cache", "snapshot"])
+def test_what_a_killed_run_left_is_removed_by_the_next_one(kind: str, tmp_path: Path) -> None:
+    """It may be as large as the whole cache. What a living run writes stays."""
+    body = f"""
+rows = ad.Dataset.range(1000).map(lambda x: np.full(200_000, x))
+rows = rows.cache({str(tmp_path / "x")!r}) if {kind!r} == "cache" else rows.snapshot({str(tmp_path)!r})
+iterator = iter(rows.with_options(ad.Options(memory_limit_bytes=16 << 20)))
+next(iterator)
+say("writing")
+threading.Event().wait()
+"""
+
+    def partials() -> set[str]:
+        return {found.name for found in tmp_path.iterdir() if found.name.endswith(".partial")}
+
+    rows = ad.Dataset.range(3).map(lambda x: np.full(200_000, x))
+    with program(body) as killed:
+        killed.expect("writing")
+        killed.popen.kill()
+        killed.popen.wait()
+    left = partials()
+    with program(body) as living:
+        living.expect("writing")
+        (stays,) = partials()
+        assert stays not in left
+        assert len(list(rows.cache(tmp_path / "x") if kind == "cache" else rows.snapshot(tmp_path))) == 3
+        assert partials() == {stays}
+        living.popen.kill()
+    assert len(left) == 1
+
+
+def test_a_snapshot_that_fails_at_its_end_leaves_no_shard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody could read one, and a disk that is full would stay full."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    ds = ad.Dataset.range(9).snapshot(tmp_path, shard_func=lambda x: x % 3)
+    with monkeypatch.context() as patch:
+        patch.setattr(snapshot_directory, "write_manifest", full)
+        with pytest.raises(OSError, match="No space"):
+            list(ds)
+    assert list(tmp_path.iterdir()) == []
+    assert sorted(map(int, [*ds, *ds])) == sorted([*range(9)] * 2)
 
 
 class Half(tuple):  # type: ignore[type-arg]  # as users write it
