@@ -142,9 +142,11 @@ class SnapshotStage(Stage):
             if not shards:
                 assert self._error is not None
                 raise self._error
-        numbers = np.array(shards, np.int64)
-        for number in np.unique(numbers).tolist():
-            rows = np.flatnonzero(numbers == number)
+        by_shard: dict[int, list[int]] = {}
+        for row, number in enumerate(shards):
+            by_shard.setdefault(number, []).append(row)
+        for number, some in by_shard.items():
+            rows = np.array(some)
             columns = tuple(_some(column, rows) for column in block.columns)
             await self._recorder(number).keep(Block(block.structure, columns, block.origin[rows], EMPTY))
         self._block = None

@@ -417,6 +417,8 @@ def test_shards(tmp_path: Path) -> None:
         tmp_path, shard_func=lambda x: x % 3, reader_func=lambda shards: shards.flat_map(lambda shard: shard)
     )
     assert [int(x) for x in read] == [0, 3, 6, 9, 1, 4, 7, 2, 5, 8]
+    large = ad.Dataset.range(4).snapshot(tmp_path / "large", shard_func=lambda x: (-1) ** int(x) * 2**70)
+    assert [int(x) for ds in (large, large) for x in ds] == [0, 1, 2, 3, 1, 0, 3, 2]
 
 
 def test_a_snapshot_that_is_none(tmp_path: Path) -> None:
