@@ -186,9 +186,9 @@ class SnapshotStage(Stage):
         for recorder in self._shards.values():
             await recorder.discard()
         self._shards = {}
-        for name in self._files.values():  # complete, but without a manifest nobody reads them
-            (self._path / name).unlink(missing_ok=True)
-        self._files = {}
+        if self._files:
+            files, self._files = set(self._files.values()), {}
+            _remove_unnamed(self._path, files)
         await super().aclose()
 
 
@@ -235,6 +235,14 @@ def write_manifest(path: Path, files: list[str], made_of: Json, label: str) -> N
         raise refused("the snapshot cannot be written", error, url=str(path), stage=label) from error
     with replacing(path / MANIFEST, "the snapshot", label) as file:
         file.write(json.dumps({"version": _VERSIONS[-1], "files": files, "made_of": made_of}).encode())
+
+
+def _remove_unnamed(path: Path, files: set[str]) -> None:
+    """Removes shards of a run that failed: nobody reads them, unless its manifest was written before that."""
+    with contextlib.suppress(OSError, DataError):  # nobody knows then
+        named, _ = read_manifest(path)
+        for name in files.difference(named or ()):
+            (path / name).unlink(missing_ok=True)
 
 
 def _remove_left_behind(path: Path) -> None:

@@ -303,18 +303,22 @@ threading.Event().wait()
     assert len(left) == 1
 
 
-def test_a_snapshot_that_fails_at_its_end_leaves_no_shard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody could read one, and a disk that is full would stay full."""
+@pytest.mark.parametrize("written", [False, True])
+def test_a_snapshot_that_fails_at_its_end(written: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It leaves no shard that nobody could read, or else a disk that is full would stay full."""
+    write = snapshot_directory.write_manifest
 
-    def full(*_: object) -> None:
+    def fail(*arguments: Any) -> None:
+        if written:
+            write(*arguments)
         raise OSError(errno.ENOSPC, "No space left on device")
 
     ds = ad.Dataset.range(9).snapshot(tmp_path, shard_func=lambda x: x % 3)
     with monkeypatch.context() as patch:
-        patch.setattr(snapshot_directory, "write_manifest", full)
+        patch.setattr(snapshot_directory, "write_manifest", fail)
         with pytest.raises(OSError, match="No space"):
             list(ds)
-    assert list(tmp_path.iterdir()) == []
+    assert len(list(tmp_path.iterdir())) == (4 if written else 0)
     assert sorted(map(int, [*ds, *ds])) == sorted([*range(9)] * 2)
 
 
