@@ -8,6 +8,7 @@ import fcntl
 import os
 import re
 import secrets
+import stat
 from collections.abc import Generator
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -42,10 +43,60 @@ def replacing(path: Path, what: str, stage: str) -> Generator[BinaryIO]:
         raise refused(f"{what} cannot be written", error, url=str(path), stage=stage) from error
 
 
+def check_replaceable(path: Path) -> None:
+    """Whether a file may take this place: it is free, or there is a regular file.
+
+    Renaming a file puts it in the place of a pipe or a device as well, such as ``/dev/null``.
+
+    Raises:
+        OSError: There is something else, or nobody can know.
+    """
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        return
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, "the path is no regular file", str(path))
+
+
+def open_partial(path: Path) -> tuple[Path, BinaryIO]:
+    """A new file in the same directory, ``.name.….partial``, which is locked until it is closed.
+
+    It must have its final name before that, because files of this kind without a lock are taken for left behind.
+    """
+    while True:
+        partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
+        file = partial.open("xb")
+        with contextlib.suppress(OSError):  # a file system without locks: nothing is taken for left behind there
+            fcntl.flock(file, fcntl.LOCK_EX)
+        if os.fstat(file.fileno()).st_nlink:
+            return partial, file
+        file.close()  # another process found it before it was locked
+
+
+def remove_left_behind(folder: Path, name: str) -> None:
+    """Removes what killed programs left of files that they were writing in a directory.
+
+    Args:
+        folder: The directory.
+        name: A regular expression for the names that the files would have had.
+    """
+    partials = re.compile(rf"\.(?:{name})\.[0-9a-f]{{8}}\.partial")
+    with os.scandir(folder) as entries:
+        found = [entry.path for entry in entries if partials.fullmatch(entry.name)]
+    for partial in found:
+        with contextlib.suppress(OSError), open(partial, "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.unlink(partial)
+
+
 @contextlib.contextmanager
 def _replacing(path: Path) -> Generator[BinaryIO]:
-    _remove_left_behind(path)
-    partial, file = _locked(path)
+    check_replaceable(path)
+    remove_left_behind(path.parent, re.escape(path.name))
+    partial, file = open_partial(path)
     try:
         with file:
             yield file
@@ -63,24 +114,3 @@ def _replacing(path: Path) -> Generator[BinaryIO]:
             raise
     finally:
         os.close(folder)
-
-
-def _locked(path: Path) -> tuple[Path, BinaryIO]:
-    while True:
-        partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
-        file = partial.open("xb")
-        with contextlib.suppress(OSError):  # a file system without locks: nothing is taken for left behind there
-            fcntl.flock(file, fcntl.LOCK_EX)
-        if os.fstat(file.fileno()).st_nlink:
-            return partial, file
-        file.close()  # another process found it before it was locked
-
-
-def _remove_left_behind(path: Path) -> None:
-    name = re.compile(re.escape(f".{path.name}.") + r"[0-9a-f]{8}\.partial")
-    with os.scandir(path.parent) as entries:
-        found = [entry.path for entry in entries if name.fullmatch(entry.name)]
-    for partial in found:
-        with contextlib.suppress(OSError), open(partial, "rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.unlink(partial)

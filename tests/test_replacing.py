@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
+from asyncdata.errors import SystemResourceError
 from asyncdata.replacing import replacing
 from tests.faults.programs import program
 
@@ -24,6 +26,22 @@ def test_an_error_leaves_the_old_file(tmp_path: Path) -> None:
         file.write(cast("Any", "no bytes"))
     assert path.read_bytes() == b"old"
     assert partials(tmp_path) == []
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link to a pipe", "directory"])
+def test_what_is_no_regular_file_is_not_replaced(kind: str, tmp_path: Path) -> None:
+    """Renaming would put a file there, also in the place of a device."""
+    path = tmp_path / "x"
+    if kind == "directory":
+        path.mkdir()
+    else:
+        os.mkfifo(tmp_path / "pipe")
+        path.symlink_to("pipe") if kind == "link to a pipe" else (tmp_path / "pipe").rename(path)
+    before = sorted(tmp_path.iterdir()), path.lstat()
+    words = "directory" if kind == "directory" else "no regular file"
+    with pytest.raises(SystemResourceError, match=words), replacing(path, "the state", "test"):
+        raise AssertionError("it began")
+    assert before == (sorted(tmp_path.iterdir()), path.lstat())
 
 
 def test_what_a_killed_writer_left_is_removed_by_the_next_one(tmp_path: Path) -> None:

@@ -9,16 +9,18 @@
 A body may be compressed (`block_codec`). Its length and CRC are then those of the compressed bytes, and the header has
 the original length. The trailer is written last, so a file without a trailer was never finished. Headers name numpy
 dtypes, shapes and nests. Nothing is pickled, and a header is never trusted: `block_image.check_image` checks that
-everything it describes is inside the body. A namedtuple comes back as a class with the same name and fields.
+everything it describes is inside the body. A namedtuple comes back as another one with the same name and fields.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
+import keyword
 import struct
+from collections import namedtuple
 from dataclasses import dataclass
-from operator import itemgetter
 from typing import Any, Final
 
 import crc32c
@@ -50,6 +52,9 @@ _TRAILER: Final = struct.Struct("<QQI24x20s")
 _END: Final = b"asyncdata blocks end"
 _MAX_DEPTH: Final = 64
 _FRAME_BYTES: Final = _FRAME.size
+_MOST_BITS: Final = 2048
+"""Of an integer in JSON. Python refuses to write, or read, more than some number of decimal digits."""
+_MOST_CLASSES: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +82,13 @@ def frame(image: Image, codec: str | None = None) -> list[bytes | memoryview]:
 
     Raises:
         CompressionError: There is no module for the codec.
-        UnwritableError: It holds Python objects that are neither numbers nor strings nor arrays.
+        UnwritableError: It holds Python objects that are neither numbers nor strings nor arrays, or it could not be
+            read back.
     """
     assert image.body is not None
     names: dict[str, Any] = {
         "rows": image.rows,
-        "structure": _write_structure(image.structure),
+        "structure": _write_structure(image.structure, 0),
         "columns": [_write(s) for s in image.specs],
     }
     body: Any = image.body.data
@@ -90,7 +96,10 @@ def frame(image: Image, codec: str | None = None) -> list[bytes | memoryview]:
         packed = pack(body, codec)
         names["packed"] = [codec, len(body), len(packed)]
         body = packed.ljust(aligned(len(packed)), b"\0")
-    header = json.dumps(names).encode()
+    try:
+        header = json.dumps(names).encode()
+    except ValueError as error:  # a key of a dict has too many digits
+        raise UnwritableError(f"an element cannot be written to a file: {error}") from error
     header += b" " * (-len(header) % 64)
     start = _FRAME.pack(len(header), len(body), crc32c.crc32c(header), crc32c.crc32c(body))
     return [start, header, body]
@@ -111,32 +120,55 @@ def _write(spec: Spec) -> dict[str, Any]:
         leaves = [[leaf.kind, leaf.dtype, leaf.shape, leaf.text] for leaf in spec.leaves]
         return {"kind": "refs", "leaves": leaves, "which_at": spec.which_at, "rows_at": spec.rows_at}
     if isinstance(spec, StoredPlain):
-        return {"kind": "plain", "values": spec.values}
+        return {"kind": "plain", "values": list(map(_write_plain, spec.values))}
     if isinstance(spec, StoredMixed):
         return {"kind": "mixed", "parts": [_write(part) for part in spec.parts], "kinds_at": spec.kinds_at}
     odd = next(item for item in spec.items if type(item) not in PLAIN)
-    what = "an array of objects" if isinstance(odd, np.ndarray) else f"an object of {type(odd).__qualname__}"
     raise UnwritableError(
-        f"{what} cannot be written to a file: only numbers, arrays, bytes, str, None and nests of them can; "
-        "change it in map()"
+        f"{_named(odd)} cannot be written to a file: only numbers, arrays of numbers and dates, bytes, str, None and "
+        "nests of them can; change it in map()"
     )
 
 
-def _write_structure(structure: Structure) -> Any:
+def _named(odd: Any) -> str:
+    if type(odd) is str:
+        return "a str with surrogates, which is not valid Unicode,"
+    if type(odd) is np.ndarray:
+        return "an array of objects" if odd.dtype.kind == "O" else f"an array of {odd.dtype}"
+    return f"an object of {type(odd).__qualname__}"
+
+
+def _write_plain(value: Any) -> Any:
+    """What JSON cannot hold as it is, as texts and lists, which no plain value is."""
+    if type(value) is int and value.bit_length() > _MOST_BITS:
+        return hex(value)
+    return [value.real, value.imag] if type(value) is complex else value
+
+
+def _write_structure(structure: Structure, depth: int) -> Any:
+    if depth > _MAX_DEPTH:
+        raise UnwritableError(f"an element of more than {_MAX_DEPTH} nests in each other cannot be written to a file")
     if structure is LEAF:
         return None
     if isinstance(structure, RaggedOf):
         return {"ragged": structure.levels}
     if isinstance(structure, TupleOf):
-        out: dict[str, Any] = {"tuple": [_write_structure(child) for child in structure.children]}
+        out: dict[str, Any] = {"tuple": [_write_structure(child, depth + 1) for child in structure.children]}
         if structure.make is not None:
             out["name"] = getattr(structure.make, "__name__", "Record")
             out["fields"] = list(getattr(structure.make, "_fields", ()))
+            try:
+                record_class(out["name"], tuple(out["fields"]), len(structure.children))
+            except (ValueError, TypeError) as error:
+                raise UnwritableError(f"a tuple of {out['name']} cannot be written to a file: {error}") from error
         return out
     if isinstance(structure, DictOf):
         if not all(isinstance(key, str | int) for key in structure.keys):
             raise UnwritableError("a dict with keys other than str and int cannot be written to a file")
-        return {"keys": list(structure.keys), "dict": [_write_structure(child) for child in structure.children]}
+        return {
+            "keys": list(structure.keys),
+            "dict": [_write_structure(child, depth + 1) for child in structure.children],
+        }
     raise UnwritableError("a registered dataclass cannot be written to a file; turn it into a dict or a tuple in map()")
 
 
@@ -231,11 +263,17 @@ def _read_uniform(names: dict[str, Any]) -> UniformSpec:
         leaves = tuple(_read_leaf(*entry) for entry in names["leaves"])
         return StoredRefs(leaves, int(names["which_at"]), int(names["rows_at"]))
     if kind == "plain":
-        values = tuple(names["values"])
+        values = tuple(map(_read_plain, names["values"]))
         if not all(type(value) in PLAIN for value in values):
             raise ValueError("a plain value is none")
         return StoredPlain(values)
     raise ValueError(f"unknown kind of column: {kind!r}")
+
+
+def _read_plain(value: Any) -> Any:
+    if isinstance(value, str):
+        return int(value, 16)
+    return complex(*map(float, value)) if isinstance(value, list) else value
 
 
 def _read_leaf(kind: str, dtype: str, shape: list[int], text: bool) -> Leaf:
@@ -285,17 +323,27 @@ def _read_structure(names: Any, depth: int) -> Structure:
     return DictOf(keys, children)
 
 
+@functools.lru_cache(_MOST_CLASSES)
 def record_class(name: str, fields: tuple[str, ...], count: int) -> type[Any]:
-    """A tuple with named fields, as the namedtuple that was written; made without evaluating any text."""
-    if len(fields) != count or not all(field.isidentifier() and not field.startswith("_") for field in fields):
-        raise ValueError(f"fields {fields} do not fit a tuple of {count}")
+    """The namedtuple that was written; one class for all images, as it was when they were written.
 
-    def new(cls: type[Any], *parts: Any) -> Any:
-        return tuple.__new__(cls, parts)
+    Only identifiers become fields, so no text of a file is evaluated.
 
-    def show(self: tuple[Any, ...]) -> str:
-        return f"{name}({', '.join(f'{field}={part!r}' for field, part in zip(fields, self, strict=True))})"
+    Raises:
+        ValueError: There is none with these fields.
+    """
+    name = name if name.isidentifier() and not keyword.iskeyword(name) else "Record"
+    # Names such as `_1` are those that `rename=True` gave.
+    make: Any = namedtuple  # noqa: PYI024 -- the fields are known only now
+    made = make(name, fields, rename=True)
+    if made._fields != fields or len(fields) != count:
+        raise ValueError(f"fields {fields} do not fit a namedtuple of {count}")
+    # Pickle would look for the class in this module.
+    made.__reduce__ = lambda record: (_remade, (name, fields, tuple(record)))
+    kind: type[Any] = made
+    return kind
 
-    members: dict[str, Any] = {field: property(itemgetter(position)) for position, field in enumerate(fields)}
-    members |= {"__new__": new, "__repr__": show, "_fields": fields, "__slots__": ()}
-    return type(name if name.isidentifier() else "Record", (tuple,), members)
+
+def _remade(name: str, fields: tuple[str, ...], parts: tuple[Any, ...]) -> Any:
+    """A record that was pickled."""
+    return record_class(name, fields, len(parts))(*parts)

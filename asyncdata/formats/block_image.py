@@ -30,7 +30,7 @@ from asyncdata.memory.slabs import Slabs
 from asyncdata.memory.structure import LEAF, Structure, element_bytes
 from asyncdata.memory.wire import aligned
 
-PLAIN: Final = (type(None), bool, int, float)
+PLAIN: Final = (type(None), bool, int, float, complex)
 """Python values that are kept as they are, one by one, and can be written as JSON."""
 
 DTYPE_KINDS: Final = "biufcMm"

@@ -52,7 +52,7 @@ def write_manifest(
         ...     count, len(list(ad.Dataset.from_manifest(f"{folder}/all.jsonl")))
         (2, 2)
     """
-    patterns = (file_pattern,) if isinstance(file_pattern, str) else tuple(file_pattern)
+    patterns = arguments.urls("file_pattern", file_pattern)
     chosen = options or Options()
     check_storage(chosen.storage)
     if scheme_of(name := arguments.url("path", path)) != "file":

@@ -7,6 +7,8 @@ error. Until then, and after an error, the path is unchanged. Records for a file
 from __future__ import annotations
 
 import contextlib
+import errno
+import io
 import os
 import secrets
 import warnings
@@ -21,6 +23,7 @@ from asyncdata.errors import SystemResourceError, refused
 from asyncdata.formats.compression import check_compression_type
 from asyncdata.formats.crc32c import Bytes
 from asyncdata.formats.tfrecord import encode_many
+from asyncdata.replacing import check_replaceable
 from asyncdata.storage.local.paths import path_of
 from asyncdata.storage.urls import scheme_of
 
@@ -37,11 +40,14 @@ class BinarySink(Protocol):
 
 
 def _as_bytes(record: Any) -> bytes:
-    """Returns a copy; rejects numbers and texts."""
+    """Returns a copy; rejects numbers, texts, and arrays of objects, whose bytes are addresses."""
     try:
-        return bytes(memoryview(record))
-    except TypeError:
-        raise TypeError(f"a record must be bytes, not {arguments.shown(record)}") from None
+        view = memoryview(record)
+    except (TypeError, ValueError):  # numpy has no buffer for dates
+        view = None
+    if view is None or "O" in view.format:
+        raise TypeError(f"a record must be bytes, not {arguments.shown(record)}")
+    return bytes(view)
 
 
 class TFRecordWriter:
@@ -83,6 +89,7 @@ class TFRecordWriter:
                     f"target must be a local path or an open file, not {arguments.shown(name)}; see fsspec.open"
                 )
             self._path = Path(path_of(name))
+            check_replaceable(self._path)
             self._partial = self._path.with_name(f".{self._path.name}.{secrets.token_hex(4)}.partial")
             try:
                 self._file: Any = self._partial.open("xb")
@@ -167,12 +174,24 @@ class TFRecordWriter:
     def _put(self, data: bytes) -> None:
         if data:
             try:
-                self._file.write(data)
+                self._write_whole(data)
             except OSError as error:
                 if self._path is None:
                     raise
                 raise self._refused(error) from error
             self.file_bytes += len(data)
+
+    def _write_whole(self, data: bytes) -> None:
+        """An unbuffered file may take a part of what it is given, as a pipe does."""
+        if not isinstance(self._file, io.RawIOBase):
+            self._file.write(data)
+            return
+        rest = memoryview(data)
+        while rest:
+            taken = self._file.write(rest)
+            if not taken:
+                raise BlockingIOError(errno.EAGAIN, "the file takes nothing now; open it with a buffer")
+            rest = rest[taken:]
 
     def _refused(self, error: OSError) -> SystemResourceError:
         return refused("the file cannot be written", error, url=str(self._path), stage="TFRecordWriter")

@@ -2,9 +2,12 @@ from __future__ import annotations
 
 import gzip
 import io
+import os
 import zlib
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from asyncdata.formats.tfrecord import encode_many
@@ -106,6 +109,48 @@ def test_no_records_make_an_empty_file(tmp_path: Path) -> None:
         with TFRecordWriter(tmp_path / "e", kind):
             pass
         assert list(iter_records([(tmp_path / "e").read_bytes()], compression_type=kind)) == []
+
+
+def test_what_is_no_regular_file_is_refused_at_once(tmp_path: Path) -> None:
+    """A directory would be an error when all is written, and a pipe or device would be replaced by a file."""
+    os.mkfifo(tmp_path / "pipe")
+    for path, words in ((tmp_path, "directory"), (tmp_path / "pipe", "no regular file")):
+        with pytest.raises(OSError, match=words):
+            TFRecordWriter(path)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["pipe"]
+
+
+class Piecewise(io.RawIOBase):
+    """Takes half of what it is given, as an unbuffered file may, and nothing when it is full."""
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+        self.data = b""
+
+    def write(self, data: Any) -> int | None:
+        taken = min(max(1, len(data) // 2), self.room - len(self.data))
+        self.data += bytes(data[:taken])
+        return taken or None
+
+
+def test_unbuffered_files_get_everything() -> None:
+    """Their ``write`` may take a part of the data; one that takes nothing is an error."""
+    file = Piecewise(1000)
+    with TFRecordWriter(file) as writer:
+        writer.write_many([b"x" * 100] * 3)
+    assert list(iter_records([file.data])) == [b"x" * 100] * 3
+    writer = TFRecordWriter(Piecewise(50))
+    writer.write(b"x" * 100)
+    with pytest.raises(BlockingIOError, match="takes nothing now"):
+        writer.close()
+
+
+def test_addresses_are_no_records() -> None:
+    """The buffer of an array of objects has the addresses of these."""
+    records: list[Any] = [np.array([1, None], object), np.array(["2020"], "M8[D]")]
+    for record in records:
+        with pytest.raises(TypeError, match="a record must be bytes, not"), TFRecordWriter(io.BytesIO()) as writer:
+            writer.write(record)
 
 
 def test_bad_arguments_leave_nothing_behind(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ read what the user's function makes of a dataset of the shards.
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
 import secrets
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +23,7 @@ from asyncdata.errors import DataError, refused
 from asyncdata.memory.advance import EMPTY, Rows
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColumn
+from asyncdata.replacing import remove_left_behind, replacing
 from asyncdata.runtime.stage import Stage, StageContext
 from asyncdata.runtime.stages.store.freshness import Freshness
 from asyncdata.runtime.stages.store.recording import Recorder
@@ -93,6 +94,8 @@ class SnapshotStage(Stage):
             if self._freshness is not None:
                 await (self._freshness.begin() if files is None else self._freshness.check(made_of))
             self._writes = files is None
+            if self._writes:
+                await self._threads.run(_remove_left_behind, self._path)
             if files is not None and self._freshness is not None and not self._freshness.fits():
                 # Its order is another one than that of the elements which were delivered.
                 files = None
@@ -139,9 +142,11 @@ class SnapshotStage(Stage):
             if not shards:
                 assert self._error is not None
                 raise self._error
-        numbers = np.array(shards, np.int64)
-        for number in np.unique(numbers).tolist():
-            rows = np.flatnonzero(numbers == number)
+        by_shard: dict[int, list[int]] = {}
+        for row, number in enumerate(shards):
+            by_shard.setdefault(number, []).append(row)
+        for number, some in by_shard.items():
+            rows = np.array(some)
             columns = tuple(_some(column, rows) for column in block.columns)
             await self._recorder(number).keep(Block(block.structure, columns, block.origin[rows], EMPTY))
         self._block = None
@@ -160,14 +165,12 @@ class SnapshotStage(Stage):
 
     async def _finish(self) -> None:
         made_of = None if self._freshness is None else await self._freshness.finish()
-        for recorder in self._shards.values():
+        for number, recorder in list(self._shards.items()):
             await recorder.finish()
-        self._shards = {}
+            del self._shards[number]
         files = [self._files[number] for number in sorted(self._files)]
-        try:
-            await self._threads.run(write_manifest, self._path, files, made_of)
-        except OSError as error:
-            raise refused("the snapshot cannot be written", error, url=str(self._path), stage=self.label) from error
+        await self._threads.run(write_manifest, self._path, files, made_of, self.label)
+        self._files = {}
         self._ended = True
 
     def prepare(self) -> None:
@@ -183,6 +186,9 @@ class SnapshotStage(Stage):
         for recorder in self._shards.values():
             await recorder.discard()
         self._shards = {}
+        if self._files:
+            files, self._files = set(self._files.values()), {}
+            _remove_unnamed(self._path, files)
         await super().aclose()
 
 
@@ -217,16 +223,29 @@ def read_manifest(path: Path) -> tuple[list[str] | None, Any]:
     return files, made_of
 
 
-def write_manifest(path: Path, files: list[str], made_of: Json) -> None:
-    """Says that a snapshot is complete. Of two runs that write at the same time, the later one wins."""
-    path.mkdir(parents=True, exist_ok=True)
-    partial = path / f".{MANIFEST}.{secrets.token_hex(4)}.partial"
+def write_manifest(path: Path, files: list[str], made_of: Json, label: str) -> None:
+    """Says that a snapshot is complete. Of two runs that write at the same time, the later one wins.
+
+    Raises:
+        SystemResourceError: It cannot be written.
+    """
     try:
-        with partial.open("xb") as file:
-            file.write(json.dumps({"version": _VERSIONS[-1], "files": files, "made_of": made_of}).encode())
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path / MANIFEST)
-    except OSError:
-        partial.unlink(missing_ok=True)
-        raise
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise refused("the snapshot cannot be written", error, url=str(path), stage=label) from error
+    with replacing(path / MANIFEST, "the snapshot", label) as file:
+        file.write(json.dumps({"version": _VERSIONS[-1], "files": files, "made_of": made_of}).encode())
+
+
+def _remove_unnamed(path: Path, files: set[str]) -> None:
+    """Removes shards of a run that failed: nobody reads them, unless its manifest was written before that."""
+    with contextlib.suppress(OSError, DataError):  # nobody knows then
+        named, _ = read_manifest(path)
+        for name in files.difference(named or ()):
+            (path / name).unlink(missing_ok=True)
+
+
+def _remove_left_behind(path: Path) -> None:
+    """What killed runs left of their shards."""
+    with contextlib.suppress(OSError):  # nothing is there yet
+        remove_left_behind(path, r"shard-.*\.blocks")

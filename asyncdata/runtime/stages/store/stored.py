@@ -15,7 +15,7 @@ import contextlib
 import errno
 import functools
 import os
-import secrets
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Protocol
@@ -44,6 +44,7 @@ from asyncdata.memory.accounts import Foreseen, Ticket
 from asyncdata.memory.advance import State
 from asyncdata.memory.block import Block
 from asyncdata.plan.node import is_made_inside
+from asyncdata.replacing import check_replaceable, open_partial, remove_left_behind
 from asyncdata.runtime.memory.budget import Budget
 from asyncdata.runtime.reading.io import Io
 from asyncdata.runtime.stage import StageContext
@@ -273,11 +274,16 @@ class FileStore:
 
         Raises:
             DataError: There is a file, but it is none of ours, or damaged.
+            SystemResourceError: There is something else, such as a directory.
             StaleDataError: It was made of something else than it would be now.
         """
         try:
             self._info = await self._io.stat(self._path)
         except ObjectNotFoundError:
+            try:
+                await self._threads.run(check_replaceable, Path(self._path))
+            except OSError as error:
+                raise refused("the file cannot be written", error, url=self._path, stage=self._label) from error
             if self._freshness is not None:
                 await self._freshness.begin()
             return None
@@ -409,7 +415,7 @@ class FileWriter:
         self._freshness = freshness
         self._label = context.label
         self._threads = context.threads
-        self._partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
+        self._place = self._partial = path
         self._file: BinaryIO | None = None
         self._places: list[ImagePlace] = []
         self._at = len(MAGIC)
@@ -439,8 +445,11 @@ class FileWriter:
         self._at += nbytes
 
     def _open(self) -> None:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = self._partial.open("xb")
+        # A link stays, and leads to the new file.
+        self._place = Path(os.path.realpath(self._path))
+        self._place.parent.mkdir(parents=True, exist_ok=True)
+        remove_left_behind(self._place.parent, re.escape(self._place.name))
+        self._partial, self._file = open_partial(self._place)
         self._file.write(MAGIC)
 
     async def finish(self) -> None:
@@ -461,9 +470,9 @@ class FileWriter:
         self._file.write(index(self._places, self._at, made_of))
         self._file.flush()
         os.fsync(self._file.fileno())
-        self._file.close()
-        _put(self._partial, self._path)
-        self._file = None
+        _put(self._partial, self._place)
+        file, self._file = self._file, None
+        file.close()
 
     async def discard(self) -> None:
         """See `StoreWriter`."""

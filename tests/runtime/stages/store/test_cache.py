@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import dataclasses
+import errno
 import itertools
 import json
+import os
+import pickle
 from collections import namedtuple
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pytest
 
 import asyncdata as ad
-from asyncdata.errors import BrokenFrameError, DataError, MemoryLimitError, PipelineError
+from asyncdata.errors import BrokenFrameError, DataError, MemoryLimitError, PipelineError, SystemResourceError
 from asyncdata.memory.accounts import Kind
 from asyncdata.runtime.stage import Stage
+from asyncdata.runtime.stages.store import snapshot_directory
 from asyncdata.runtime.stages.store.cache import CacheStage
 from asyncdata.runtime.stages.store.snapshot_directory import SnapshotStage
 from asyncdata.runtime.stages.store.stored import Charges, MemoryCell, MemoryStore
+from tests.faults.programs import program
 from tests.runtime.stages.laws import (
     Bench,
     Kinds,
@@ -243,6 +249,148 @@ def test_objects_stay_in_memory(tmp_path: Path) -> None:
     assert [found for found in tmp_path.rglob("*") if found.is_file()] == []
 
 
+def test_a_cache_where_no_file_can_be(tmp_path: Path) -> None:
+    """It would read its input in every epoch, and nobody would notice."""
+    (tmp_path / "d").mkdir()
+    os.mkfifo(tmp_path / "p")
+    for name, words in (("d", "is a directory"), ("p", "no regular file")):
+        calls = Calls()
+        with pytest.raises(SystemResourceError, match=words) as caught:
+            list(source(calls).cache(tmp_path / name))
+        assert str(caught.value.url) == str(tmp_path / name)
+        assert calls.count == 0
+
+
+def test_a_link_to_where_a_cache_will_be(tmp_path: Path) -> None:
+    """It stays, and the file comes into being where it leads to."""
+    (tmp_path / "link").symlink_to(tmp_path / "far" / "c")
+    calls = Calls()
+    ds = source(calls).cache(tmp_path / "link")
+    assert shown([*ds, *ds]) == shown(elements() * 2)
+    assert calls.count == 1
+    assert (tmp_path / "link").is_symlink()
+    assert [found.name for found in (tmp_path / "far").iterdir()] == ["c"]
+
+
+@pytest.mark.parametrize("kind", ["cache", "snapshot"])
+def test_what_a_killed_run_left_is_removed_by_the_next_one(kind: str, tmp_path: Path) -> None:
+    """It may be as large as the whole cache. What a living run writes stays."""
+    body = f"""
+rows = ad.Dataset.range(1000).map(lambda x: np.full(200_000, x))
+rows = rows.cache({str(tmp_path / "x")!r}) if {kind!r} == "cache" else rows.snapshot({str(tmp_path)!r})
+iterator = iter(rows.with_options(ad.Options(memory_limit_bytes=16 << 20)))
+next(iterator)
+say("writing")
+threading.Event().wait()
+"""
+
+    def partials() -> set[str]:
+        return {found.name for found in tmp_path.iterdir() if found.name.endswith(".partial")}
+
+    rows = ad.Dataset.range(3).map(lambda x: np.full(200_000, x))
+    with program(body) as killed:
+        killed.expect("writing")
+        killed.popen.kill()
+        killed.popen.wait()
+    left = partials()
+    with program(body) as living:
+        living.expect("writing")
+        (stays,) = partials()
+        assert stays not in left
+        assert len(list(rows.cache(tmp_path / "x") if kind == "cache" else rows.snapshot(tmp_path))) == 3
+        assert partials() == {stays}
+        living.popen.kill()
+    assert len(left) == 1
+
+
+@pytest.mark.parametrize("written", [False, True])
+def test_a_snapshot_that_fails_at_its_end(written: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It leaves no shard that nobody could read, or else a disk that is full would stay full."""
+    write = snapshot_directory.write_manifest
+
+    def fail(*arguments: Any) -> None:
+        if written:
+            write(*arguments)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    ds = ad.Dataset.range(9).snapshot(tmp_path, shard_func=lambda x: x % 3)
+    with monkeypatch.context() as patch:
+        patch.setattr(snapshot_directory, "write_manifest", fail)
+        with pytest.raises(OSError, match="No space"):
+            list(ds)
+    assert len(list(tmp_path.iterdir())) == (4 if written else 0)
+    assert sorted(map(int, [*ds, *ds])) == sorted([*range(9)] * 2)
+
+
+class Half(tuple):  # type: ignore[type-arg]  # as users write it
+    """Has fields, but is no namedtuple."""
+
+    __slots__ = ()
+    _fields = ("_whole", "half")
+
+    def __new__(cls, *parts: int) -> Self:
+        return super().__new__(cls, parts)
+
+
+def nested(depth: int) -> Any:
+    return (nested(depth - 1),) if depth else 1
+
+
+@pytest.mark.parametrize(
+    ("element", "why"),
+    [
+        (nested(65), "more than 64 nests"),
+        (Half(1, 2), "a tuple of Half cannot be written"),
+        ({10**9999: 1}, "digits"),
+        (np.zeros(1, [("a", "i4")]), r"an array of \[\('a', '<i4'\)\] cannot be written"),
+        (np.array(["a"]), "an array of <U1 cannot be written"),
+        ("\ud800", "surrogates"),
+    ],
+    ids=["deep", "fields", "key", "structured", "texts", "surrogates"],
+)
+def test_what_could_not_be_read_is_not_written(element: Any, why: str, tmp_path: Path) -> None:
+    """The run that would write it fails, in words, and not the one that reads it."""
+    ds = ad.Dataset.from_generator(lambda: iter([element])).cache(tmp_path / "c")
+    for _ in range(2):
+        with pytest.raises(PipelineError, match=why):
+            list(ds)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_plain_numbers_in_a_file(tmp_path: Path) -> None:
+    """Of all sizes, and complex; and the deepest nest that there may be."""
+
+    def numbers() -> list[Any]:
+        return [2**63, -(10**9999), 1 - 2j, complex("nan+infj"), True, None, -0.0]
+
+    items, ds = numbers(), ad.Dataset.from_generator(lambda: iter(numbers())).cache(tmp_path / "c")
+    for _ in range(2):
+        found = list(ds)
+        assert list(map(type, found)) == list(map(type, items))
+        assert found[:3] == items[:3]
+        assert list(map(repr, found[3:])) == list(map(repr, items[3:]))
+    deep = ad.Dataset.from_generator(lambda: iter([nested(64)])).cache(tmp_path / "d")
+    assert [*deep, *deep] == [nested(64)] * 2
+
+
+def test_namedtuples_in_a_file(tmp_path: Path) -> None:
+    """They can do what namedtuples can, are of one class in all images, and are equal when copied or pickled."""
+    renamed = namedtuple("renamed", ["x", "def", "x"], rename=True)  # noqa: PYI024 -- users do
+    ds = ad.Dataset.range(9000).map(lambda i: {"p": Point(i, b"y"), "r": renamed(1, 2, 3)}).cache(tmp_path / "c")
+    written, read = list(ds), list(ds)
+    assert read == written
+    assert len({type(element["p"]) for element in read}) == 1
+    point = read[7]["p"]
+    assert point._replace(x=1)._asdict() == {"x": 1, "y": b"y"}
+    assert type(point)._make("ab") == Point("a", "b")
+    for copied in (pickle.loads(pickle.dumps(point)), copy.copy(point), copy.deepcopy(point)):
+        assert copied == point
+        assert type(copied) is type(point)
+    assert read[0]["r"]._fields == ("x", "_1", "_2")
+    loaded = ds.shuffle(10, seed=1).with_options(ad.Options(isolate=True, num_workers=1))
+    assert sorted(element["p"].x for element in loaded) == list(range(9000))
+
+
 def test_a_damaged_file_says_so(tmp_path: Path) -> None:
     """Whatever byte is wrong, and wherever the file ends, reading raises a typed error or gives what was written."""
     path = tmp_path / "c"
@@ -273,6 +421,8 @@ def test_shards(tmp_path: Path) -> None:
         tmp_path, shard_func=lambda x: x % 3, reader_func=lambda shards: shards.flat_map(lambda shard: shard)
     )
     assert [int(x) for x in read] == [0, 3, 6, 9, 1, 4, 7, 2, 5, 8]
+    large = ad.Dataset.range(4).snapshot(tmp_path / "large", shard_func=lambda x: (-1) ** int(x) * 2**70)
+    assert [int(x) for ds in (large, large) for x in ds] == [0, 1, 2, 3, 1, 0, 3, 2]
 
 
 def test_a_snapshot_that_is_none(tmp_path: Path) -> None:
