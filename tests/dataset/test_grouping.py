@@ -372,6 +372,19 @@ def test_buckets() -> None:
     assert ints(again) == [[[0], [1]], [[3, 3, 3]], [[2, 2]]]
 
 
+def test_windows_larger_than_the_dataset_take_no_memory_for_what_is_missing() -> None:
+    """A size, shift or stride may be any number: a window is as large as what is in it."""
+    for size, shift, stride, expected in (
+        (2**62, None, 1, [[0, 1, 2, 3, 4]]),
+        (2**62, 2, 3, [[0, 3], [2], [4]]),
+        (2**62, 2**62, 2**62, [[0]]),
+        (2, 2**62, 4, [[0, 4]]),
+    ):
+        windows = D.range(5).window(size, shift, stride)
+        assert [ints(window) for window in windows] == expected
+        assert list(D.range(5).window(size, shift, stride, drop_remainder=True).take(0)) == []
+
+
 def test_boundaries_do_not_pad_what_has_a_known_length() -> None:
     """Lengths that the spec tells stay as they are, also beyond the boundary, and tell which of several axes to pad."""
 
