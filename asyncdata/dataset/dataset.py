@@ -630,6 +630,8 @@ class Dataset:
             >>> [batch.tolist() for batch in ad.Dataset.range(5).batch(2, drop_remainder=True)]
             [[0, 1], [2, 3]]
         """
+        arguments.integer_or_none("num_parallel_calls", num_parallel_calls, least=1, autotune=True)
+        arguments.flag_or_none("deterministic", deterministic)
         return Dataset(
             Batch(
                 input=self._node,
@@ -1059,6 +1061,8 @@ class Dataset:
             >>> [int(x) for x in ds]
             [0, 1, 0, 1]
         """
+        arguments.integer_or_none("buffer_output_elements", buffer_output_elements, least=0, autotune=True)
+        arguments.integer_or_none("prefetch_input_elements", prefetch_input_elements, least=0, autotune=True)
         return self.interleave(map_func, cycle_length, block_length, deterministic=fused.unless_sloppy(sloppy))
 
     # --- the dataset as a whole --------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import AsyncIterator, Iterator
+from decimal import Decimal
 from types import SimpleNamespace
 from typing import Any
 
@@ -59,6 +60,17 @@ def test_specs_of_others_are_understood() -> None:
     assert word == b"a"
     assert D.from_generator(lambda: ["a"], str).element_spec == StrSpec(None)
     assert list(D.from_generator(lambda: ["a"], str)) == ["a"]
+
+
+@pytest.mark.parametrize("wrong", [None, [1, None], Decimal("1.5"), object()])
+@pytest.mark.parametrize("dtype", [np.float32, np.int64, bool, np.complex64])
+def test_objects_do_not_become_numbers(wrong: Any, dtype: Any) -> None:
+    """A missing value is neither NaN nor False, and no fraction is cut; decimals are numbers."""
+    if isinstance(wrong, Decimal) and dtype in (np.float32, np.complex64):
+        assert list(D.from_generator(lambda: [wrong], dtype)) == [1.5]
+        return
+    with pytest.raises(TypeError, match="but its signature declares"):
+        list(D.from_generator(lambda: [wrong], dtype))
 
 
 def test_what_is_not_as_said_is_an_error() -> None:
