@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import AsyncIterator, Iterator
 from decimal import Decimal
+from fractions import Fraction
 from types import SimpleNamespace
 from typing import Any
 
@@ -71,6 +72,15 @@ def test_objects_do_not_become_numbers(wrong: Any, dtype: Any) -> None:
         return
     with pytest.raises(TypeError, match="but its signature declares"):
         list(D.from_generator(lambda: [wrong], dtype))
+
+
+def test_objects_that_are_numbers_become_numbers() -> None:
+    """Of any type that says what float or integer it is."""
+    flags = np.array([np.True_, 0], object)
+    for dtype in (np.float32, np.int64, bool):
+        assert [row.tolist() for row in D.from_generator(lambda: [flags], dtype)] == [[1, 0]]
+    halves = np.array([Fraction(1, 2), 2**70], object)
+    assert [row.tolist() for row in D.from_generator(lambda: [halves], float)] == [[0.5, 2.0**70]]
 
 
 def test_what_is_not_as_said_is_an_error() -> None:
