@@ -23,7 +23,7 @@ from asyncdata.plan.flat import flattened, restored
 from asyncdata.plan.grouping import PaddedBatch, Unbatch
 from asyncdata.plan.label import steps_of
 from asyncdata.plan.node import Node
-from asyncdata.plan.sequence import Counter, Enumerate, Random, Scan, TakeWhile, Unique
+from asyncdata.plan.sequence import Enumerate, Random, Scan, TakeWhile, Unique
 from asyncdata.plan.sources import ManifestFile
 from asyncdata.plan.transformations import Batch, Filter, IgnoreErrors, Prefetch, Shuffle, Skip, Take
 from asyncdata.planner.cardinality import cardinality
@@ -242,21 +242,20 @@ class Dataset:
         return Dataset(sources.numbers(start, stop, step, output_type))
 
     @staticmethod
-    def counter(start: int = 0, step: int = 1, dtype: Any = np.int64) -> Dataset:
+    def counter(start: float = 0, step: float = 1, dtype: Any = np.int64) -> Dataset:
         """``start, start + step, …`` without end.
+
+        Args:
+            start: The first number: an integer, unless `dtype` is a float.
+            step: The difference between two numbers; an integer, too, unless `dtype` is a float.
+            dtype: dtype of the numbers.
 
         Example:
             >>> import asyncdata as ad
             >>> [int(x) for x in ad.Dataset.counter(start=5, step=-2).take(3)]
             [5, 3, 1]
         """
-        return Dataset(
-            Counter(
-                start=arguments.integer("start", start),
-                step=arguments.integer("step", step),
-                dtype=arguments.dtype("dtype", dtype, "iuf").str,
-            )
-        )
+        return Dataset(sources.counted(start, step, dtype))
 
     @staticmethod
     def random(seed: int | None = None, rerandomize_each_iteration: bool | None = None) -> Dataset:
@@ -631,6 +630,8 @@ class Dataset:
             >>> [batch.tolist() for batch in ad.Dataset.range(5).batch(2, drop_remainder=True)]
             [[0, 1], [2, 3]]
         """
+        arguments.integer_or_none("num_parallel_calls", num_parallel_calls, least=1, autotune=True)
+        arguments.flag_or_none("deterministic", deterministic)
         return Dataset(
             Batch(
                 input=self._node,
@@ -811,8 +812,8 @@ class Dataset:
             padded_shapes: See `padded_batch`.
             padding_values: See `padded_batch`.
             pad_to_bucket_boundary: Pad lengths that are not given to one below the bucket's upper boundary, not to the
-                longest in the batch. Elements must be shorter than the last boundary. Leaves of several axes need
-                `padded_shapes`.
+                longest in the batch. Elements must be shorter than the last boundary. Lengths are given by
+                `padded_shapes`, without it by `element_spec`; leaves of several axes need one of them.
             no_padding: Use `batch` instead; the elements of a bucket must be alike.
             drop_remainder: Whether to drop smaller batches at the end.
 
@@ -1060,6 +1061,8 @@ class Dataset:
             >>> [int(x) for x in ds]
             [0, 1, 0, 1]
         """
+        arguments.integer_or_none("buffer_output_elements", buffer_output_elements, least=0, autotune=True)
+        arguments.integer_or_none("prefetch_input_elements", prefetch_input_elements, least=0, autotune=True)
         return self.interleave(map_func, cycle_length, block_length, deterministic=fused.unless_sloppy(sloppy))
 
     # --- the dataset as a whole --------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from asyncdata import arguments
 from asyncdata.dataset.handles import NodeOf, node_of
 from asyncdata.errors import UnsupportedURLError
 from asyncdata.formats.block_codec import CODECS
+from asyncdata.memory.structure import flatten, unflatten
 from asyncdata.plan.grouping import (
     Cache,
     GroupByWindow,
@@ -31,7 +32,7 @@ from asyncdata.plan.transformations import Batch
 from asyncdata.planner.element_spec import element_spec
 from asyncdata.runtime.stages.store.stored import MemoryCell
 from asyncdata.runtime.user_code import as_int
-from asyncdata.spec import ArraySpec
+from asyncdata.spec import ArraySpec, BytesSpec, StrSpec
 from asyncdata.storage.local.paths import path_of
 from asyncdata.storage.urls import scheme_of
 
@@ -71,6 +72,13 @@ def _ragged_ranks(spec: Any) -> Any:
     if not isinstance(spec, ArraySpec) or spec.shape is None:
         return None
     return max((axis for axis, extent in enumerate(spec.shape, start=1) if extent is None), default=0)
+
+
+def _known_shapes(spec: Any) -> Any:
+    """Returns the shape of every leaf, nested like the elements; None if it is not known."""
+    leaves, structure = flatten(spec)
+    shapes = [leaf.shape if isinstance(leaf, ArraySpec | BytesSpec | StrSpec) else None for leaf in leaves]
+    return unflatten(structure, iter(shapes))
 
 
 def window(make: MakeDataset, node: Node, size: int, shift: int | None, stride: int, drop_remainder: bool) -> Node:
@@ -142,6 +150,8 @@ def bucket_by_sequence_length(
     if any(a >= b for a, b in pairwise(boundaries)):
         raise ValueError(f"bucket_boundaries must ascend, not {list(boundaries)}")
     bounded = arguments.flag("pad_to_bucket_boundary", pad_to_bucket_boundary)
+    if bounded and padded_shapes is None:
+        padded_shapes = _known_shapes(element_spec(node))
     reduce = _ReduceBucket(
         boundaries if bounded else None,
         sizes,

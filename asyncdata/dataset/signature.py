@@ -189,6 +189,10 @@ def _becomes(found: npt.NDArray[Any], dtype: np.dtype[Any]) -> bool:
         return False
     if dtype.kind in "biufc" and found.dtype.kind in "SU":
         return False
+    if dtype.kind in "biufc" and found.dtype.kind == "O":
+        # numpy makes NaN or False of None, and cuts the fractions of decimals.
+        protocols = ("__float__", "__complex__") if dtype.kind in "fc" else ("__index__",)
+        return all(isinstance(item, np.bool_) or any(hasattr(item, name) for name in protocols) for item in found.flat)
     if dtype.kind in "iu" and found.dtype.kind in "iu" and not np.can_cast(found.dtype, dtype):
         limits = np.iinfo(dtype)
         return int(found.min()) >= limits.min and int(found.max()) <= limits.max

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
@@ -17,6 +18,7 @@ from asyncdata.errors import UnsupportedURLError
 from asyncdata.memory.leaf import rounds_integers
 from asyncdata.memory.structure import flatten, unflatten
 from asyncdata.plan.node import Node
+from asyncdata.plan.sequence import Counter
 from asyncdata.plan.sources import Generator, Items, ListFiles, Range, TensorSlices, byte_order
 from asyncdata.types import Element
 
@@ -104,6 +106,21 @@ def numbers(start: int, stop: int | None, step: int, output_type: Any) -> Node:
         raise ValueError("step must not be 0")
     dtype = arguments.dtype("output_type", output_type, "iuf")
     return Range(start=first, stop=end, step=distance, dtype=dtype.str)
+
+
+def counted(start: float, step: float, dtype: Any) -> Node:
+    """`Dataset.counter`."""
+    found = arguments.dtype("dtype", dtype, "iuf")
+
+    def checked(name: str, value: float) -> float:
+        if found.kind != "f" or isinstance(value, int | np.integer):
+            return arguments.integer(name, value)
+        number = arguments.number(name, value)
+        if not math.isfinite(number):
+            raise ValueError(f"{name} must be finite, not {number}")
+        return number
+
+    return Counter(start=checked("start", start), step=checked("step", step), dtype=found.str)
 
 
 def _frozen(leaf: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from asyncdata.errors import UnbatchableError
-from asyncdata.memory.structure import DictOf, RecordOf, Structure, TupleOf
+from asyncdata.memory.structure import DictOf, RecordOf, Structure, TupleOf, leaf_count
 
 Shape: TypeAlias = "tuple[int | None, ...] | None"
 """Per axis the length, None for the longest of the batch; None for this with every axis."""
@@ -18,12 +18,14 @@ _MISSING: Final = object()
 
 
 def arranged(structure: Structure, given: Any, what: str) -> Iterable[Any]:
-    """What was given for every leaf, in the order of the leaves.
+    """What was given for every leaf, in the order of the leaves; None in the place of a nest is None for all of it.
 
     Raises:
         UnbatchableError: It is nested in another way than the elements.
     """
-    if isinstance(structure, TupleOf):
+    if given is None:
+        yield from [None] * leaf_count(structure)
+    elif isinstance(structure, TupleOf):
         if not isinstance(given, tuple | list) or len(given) != len(structure.children):
             raise UnbatchableError(f"{what} must be nested like the elements: a tuple of {len(structure.children)}")
         for child, part in zip(structure.children, given, strict=True):

@@ -16,8 +16,8 @@ from asyncdata.spec import ArraySpec
 class Counter(Node):
     """``start, start + step, …`` without an end, of one dtype."""
 
-    start: int
-    step: int
+    start: float
+    step: float
     dtype: str
 
     def element_spec(self, of: Callable[[Node], Any]) -> Any:

@@ -119,7 +119,11 @@ FUNCTIONS = [
 RUN_AT_ONCE = {"apply": "transformation_func", "reduce": "reduce_func"}
 """Methods that call the function which they are given; what it raises is its own."""
 
-COUNTS = {"batch_size", "buffer_size", "count", "cycle_length", "num_shards", "record_bytes", "size", "window_size"}
+COUNTS = {
+    *("batch_size", "block_length", "buffer_output_elements", "buffer_size", "count", "cycle_length", "num_shards"),
+    *("num_parallel_batches", "num_parallel_calls", "num_parallel_reads", "prefetch_input_elements", "record_bytes"),
+    *("shift", "size", "stride", "window_size"),
+}
 """Arguments for which only whole numbers will do."""
 
 
@@ -176,6 +180,7 @@ def test_rubbish_is_refused_at_once_by_the_name_of_the_argument(
             several = name in ("rebatch", "decode_image")
             whole = kind in ("number", "huge", "negative", "zero", "None") or (several and kind in ("array", "empty"))
             assert argument not in COUNTS or whole, context
+            assert argument != "deterministic" or kind in ("None", "zero", "true"), context
         if refused is not None and (RUN_AT_ONCE.get(name) != argument or kind not in ("function", "type")):
             assert argument in str(refused), f"{context}: {refused!r}"
 

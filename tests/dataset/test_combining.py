@@ -224,7 +224,7 @@ def test_inner_datasets_may_be_of_several() -> None:
 @pytest.mark.parametrize("failing_first", [True, False])
 @pytest.mark.parametrize("parallel", [None, 2])
 def test_an_input_of_zip_fails_where_another_one_ends(failing_first: bool, parallel: int | None) -> None:
-    """The end counts, as in tf.data: nobody would have been given the element that failed."""
+    """The end counts, whichever comes first: nobody would have been given the element that failed."""
 
     def fails_at_three(x: int) -> int:
         if x == 3:

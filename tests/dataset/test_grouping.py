@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pickle
 from collections import namedtuple
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,15 @@ import asyncdata as ad
 D = ad.Dataset
 INLINE = ad.Options(num_workers=0)
 Pair = namedtuple("Pair", ["a", "b"])  # noqa: PYI024 -- users write it so
+
+
+@ad.register_dataclass
+@dataclasses.dataclass
+class Point:
+    """A dataclass as an element."""
+
+    x: Any
+    name: Any
 
 
 def rows(*lengths: int) -> ad.Dataset:
@@ -359,6 +370,45 @@ def test_buckets() -> None:
             ds.bucket_by_sequence_length(len, boundaries, sizes)
     again = pickle.loads(pickle.dumps(D.range(4).map(_vector).bucket_by_sequence_length(len, [3], [2, 1])))
     assert ints(again) == [[[0], [1]], [[3, 3, 3]], [[2, 2]]]
+
+
+def test_windows_larger_than_the_dataset_take_no_memory_for_what_is_missing() -> None:
+    """A size, shift or stride may be any number: a window is as large as what is in it."""
+    for size, shift, stride, expected in (
+        (2**62, None, 1, [[0, 1, 2, 3, 4]]),
+        (2**62, 2, 3, [[0, 3], [2], [4]]),
+        (2**62, 2**62, 2**62, [[0]]),
+        (2, 2**62, 4, [[0, 4]]),
+    ):
+        windows = D.range(5).window(size, shift, stride)
+        assert [ints(window) for window in windows] == expected
+        assert list(D.range(5).window(size, shift, stride, drop_remainder=True).take(0)) == []
+
+
+def test_boundaries_do_not_pad_what_has_a_known_length() -> None:
+    """Lengths that the spec tells stay as they are, also beyond the boundary, and tell which of several axes to pad."""
+
+    def rows() -> Iterator[Any]:
+        for i in (1, 2):
+            yield [[i, i]] * i, {"label": [7, 8, 9], "word": "w"}
+
+    ds = D.from_generator(
+        rows,
+        output_types=(np.int64, {"label": np.int64, "word": str}),
+        output_shapes=((None, 2), {"label": (3,), "word": ()}),
+    )
+    ((values, more),) = ds.bucket_by_sequence_length(lambda r, _: len(r), [3], [2, 2], pad_to_bucket_boundary=True)
+    assert values.tolist() == [[[1, 1], [0, 0]], [[2, 2], [2, 2]]]
+    assert more["label"].tolist() == [[7, 8, 9]] * 2
+    assert list(more["word"]) == ["w", "w"]
+    beside = D.zip((D.range(1, 3).map(lambda x: (np.arange(x), x)), D.from_tensors(np.ones(3)).repeat()))
+    (((padded, _), known),) = beside.bucket_by_sequence_length(
+        lambda pair, _: len(pair[0]), [4], [2, 2], pad_to_bucket_boundary=True
+    )
+    assert padded.shape == known.shape == (2, 3)
+    same = D.from_tensors(Point(np.ones(3), "a")).repeat(2)
+    (points,) = same.bucket_by_sequence_length(lambda _: 1, [2], [2, 2], pad_to_bucket_boundary=True)
+    assert points.x.shape == (2, 3)
 
 
 # --- memory and checksums --------------------------------------------------------------------------------------------

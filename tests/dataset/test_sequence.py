@@ -56,6 +56,19 @@ def test_negative_counts() -> None:
     assert ints(five.repeat(0)) == []
 
 
+def test_counters_of_floats_take_floats() -> None:
+    """Steps may be fractions where the dtype is a float; numbers that the dtype does not hold become infinite."""
+    assert list(D.counter(0.5, -1.25, np.float32).take(3)) == [0.5, -0.75, -2.0]
+    assert list(D.counter(60_000, 1e4, np.float16).take(2)) == [60_000, np.inf]
+    for wrong in (0.5, "1", True):
+        with pytest.raises(TypeError, match="start must be an integer"):
+            D.counter(wrong)  # type: ignore[arg-type]  # refused when it runs, too
+    with pytest.raises(TypeError, match="start must be a number, not '1'"):
+        D.counter("1", dtype=np.float32)  # type: ignore[arg-type]  # the same
+    with pytest.raises(ValueError, match="step must be finite, not nan"):
+        D.counter(0, float("nan"), np.float32)
+
+
 def test_repeat_counts_epochs_that_are_empty() -> None:
     """An epoch without elements is one of so many; for ever, it is the last."""
     runs = iter([[1, 2], [], [3], [], [4]])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import AsyncIterator, Iterator
+from decimal import Decimal
+from fractions import Fraction
 from types import SimpleNamespace
 from typing import Any
 
@@ -59,6 +61,26 @@ def test_specs_of_others_are_understood() -> None:
     assert word == b"a"
     assert D.from_generator(lambda: ["a"], str).element_spec == StrSpec(None)
     assert list(D.from_generator(lambda: ["a"], str)) == ["a"]
+
+
+@pytest.mark.parametrize("wrong", [None, [1, None], Decimal("1.5"), object()])
+@pytest.mark.parametrize("dtype", [np.float32, np.int64, bool, np.complex64])
+def test_objects_do_not_become_numbers(wrong: Any, dtype: Any) -> None:
+    """A missing value is neither NaN nor False, and no fraction is cut; decimals are numbers."""
+    if isinstance(wrong, Decimal) and dtype in (np.float32, np.complex64):
+        assert list(D.from_generator(lambda: [wrong], dtype)) == [1.5]
+        return
+    with pytest.raises(TypeError, match="but its signature declares"):
+        list(D.from_generator(lambda: [wrong], dtype))
+
+
+def test_objects_that_are_numbers_become_numbers() -> None:
+    """Of any type that says what float or integer it is."""
+    flags = np.array([np.True_, 0], object)
+    for dtype in (np.float32, np.int64, bool):
+        assert [row.tolist() for row in D.from_generator(lambda: [flags], dtype)] == [[1, 0]]
+    halves = np.array([Fraction(1, 2), 2**70], object)
+    assert [row.tolist() for row in D.from_generator(lambda: [halves], float)] == [[0.5, 2.0**70]]
 
 
 def test_what_is_not_as_said_is_an_error() -> None:

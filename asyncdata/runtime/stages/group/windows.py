@@ -65,8 +65,9 @@ class WindowStage(Stage):
     ) -> None:
         super().__init__(context, (upstream,))
         self._upstream = upstream
-        self._steps = np.arange(size, dtype=np.int64) * stride
-        self._span = int(self._steps[-1]) + 1
+        self._size = size
+        self._stride = stride
+        self._span = (size - 1) * stride + 1
         self._shift = shift
         self._drop = drop_remainder
         self._wrap = wrap
@@ -95,7 +96,7 @@ class WindowStage(Stage):
     def _foresee(self) -> Foreseen:
         held = [block for block in (self._private, *self._fresh) if block is not None]
         rows, nbytes = sum(map(len, held)), sum(block.nbytes for block in held) + self._outside.charged_bytes
-        return Foreseen(self._span, rows, nbytes, len(self._steps))
+        return Foreseen(self._span, rows, nbytes, self._size)
 
     async def _pull(self, limit: int) -> Block | None:
         self._give_copies()
@@ -156,9 +157,7 @@ class WindowStage(Stage):
     def _emit(self, count: int) -> Block:
         """The next so many windows, or fewer where elements nest differently."""
         starts = self._gap + np.arange(count, dtype=np.int64) * self._shift
-        members = [self._steps + start for start in starts.tolist()]
-        if members[-1][-1] >= self._rows:
-            members = [rows[rows < self._rows] for rows in members]
+        members = [np.arange(at, min(at + self._span, self._rows), self._stride) for at in starts.tolist()]
         held = self._make_private(min(self._rows, int(starts[-1]) + max(self._span, 1)), members)
         if held.has_nests:
             starts, members, count = starts[:1], members[:1], 1

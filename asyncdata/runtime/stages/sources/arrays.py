@@ -96,17 +96,18 @@ class RangeStage(CountedStage):
 
 
 class CounterStage(CountedStage):
-    """``start, start + step, …`` without an end; numbers wrap around as the dtype does."""
+    """``start, start + step, …`` without an end; integers wrap around as the dtype does, floats become infinite."""
 
-    def __init__(self, context: StageContext, start: int, step: int, dtype: str) -> None:
+    def __init__(self, context: StageContext, start: float, step: float, dtype: str) -> None:
         super().__init__(context)
         self._start = start
         self._step = step
         self._dtype = np.dtype(dtype)
 
     def _take(self, start: int, limit: int) -> Taken:
-        numbers = self._start + self._step * np.arange(start, start + limit, dtype=np.int64)
-        return limit, LEAF, (ArrayColumn(numbers.astype(self._dtype, copy=False)),)
+        with np.errstate(over="ignore"):
+            numbers = self._start + self._step * np.arange(start, start + limit, dtype=np.int64)
+            return limit, LEAF, (ArrayColumn(numbers.astype(self._dtype, copy=False)),)
 
 
 class RandomStage(CountedStage):
