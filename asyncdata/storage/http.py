@@ -4,8 +4,8 @@ Options (``Options.storage["http"]``, ``["https"]``): ``headers``, ``verify_tls`
 
 The version is the ETag, or else the date of the last modification. The head of every response is compared with it
 before any byte is stored. Redirects are followed and remembered, so that the next range goes directly to their target.
-User headers are sent only to their own origin, not to redirect targets. Servers without ranges are supported: each read
-then transfers everything up to its end.
+User headers, and the user name and password of a URL, are sent only to their own origin, not to redirect targets.
+Servers without ranges are supported: each read then transfers everything up to its end.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from asyncdata.storage.http1.known_answers import KnownObject
 from asyncdata.storage.http1.tls import make_tls_context, verifies_tls
 from asyncdata.storage.reader import ReaderSpec
 from asyncdata.storage.statuses import parse_retry_after, shorten, status_error
-from asyncdata.storage.urls import join_location, parse_http_url
+from asyncdata.storage.urls import basic_credentials, join_location, parse_http_url
 from asyncdata.types import ObjectInfo
 
 _MAX_REMEMBERED: Final = 10_000
@@ -277,9 +277,14 @@ class HttpReader:
         )
 
     def _headers_for(self, at: str, url: str) -> tuple[tuple[str, str], ...]:
-        """The user's headers, unless a redirect has led to another origin than that of the URL."""
-        if self._headers and parse_http_url(at)[0] == parse_http_url(url)[0]:
-            return self._headers
+        """The user's headers, and who asks; none if a redirect has led to another origin than that of the URL."""
+        headers = self._headers
+        if "@" in url and not any(name.lower() == "authorization" for name, _ in headers):
+            credentials = basic_credentials(url)
+            if credentials is not None:
+                headers = (*headers, ("Authorization", credentials))
+        if headers and parse_http_url(at)[0] == parse_http_url(url)[0]:
+            return headers
         return ()
 
     def _remember(self, url: str, at: str) -> None:

@@ -445,6 +445,31 @@ async def test_user_headers_stay_with_their_origin() -> None:
             await fetcher.aclose()
 
 
+async def test_the_user_name_of_a_url_is_sent_with_every_request_and_to_its_origin_alone() -> None:
+    """For metadata and for bodies, as the header that it means, unless the user gives another one."""
+    async with RawServer(honest) as other:
+
+        async def moving(request: Request, peer: Peer) -> None:
+            if request.target == "/moved":
+                await peer.send(f"HTTP/1.1 302 F\r\nLocation: {other.url}/x\r\nContent-Length: 0\r\n\r\n".encode())
+            elif request.line.startswith("HEAD"):
+                await peer.send(f"HTTP/1.1 200 OK\r\nContent-Length: {len(DATA)}\r\n\r\n".encode())
+            else:
+                await honest(request, peer)
+
+        async with RawServer(moving) as server:
+            named = f"http://me:hush@127.0.0.1:{server.port}"
+            for options, expected in (({}, "Basic bWU6aHVzaA=="), ({"headers": {"authorization": "Own"}}, "Own")):
+                server.requests.clear()
+                fetcher = fetcher_of(**options)
+                info = await fetcher.stat(f"{named}/o")
+                await fetcher.read(info, 0, memoryview(bytearray(10)))
+                await fetcher.open_read(f"{named}/moved", memoryview(bytearray(10)))
+                assert [request.header("authorization") for request in server.requests] == [expected] * 3
+                await fetcher.aclose()
+            assert {request.header("authorization") for request in other.requests} == {None}
+
+
 @pytest.mark.parametrize("extra", ['ETag: "two"\r\n', "", "Last-Modified: Thu, 01 Jan 2026 00:00:00 GMT\r\n"])
 async def test_another_version_is_refused_before_a_byte_is_placed(extra: str) -> None:
     """By ETag, or its absence, in the head of the answer."""

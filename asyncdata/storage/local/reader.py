@@ -17,7 +17,6 @@ from asyncdata.errors import (
     AccessDeniedError,
     ObjectNotFoundError,
     StorageError,
-    UnsupportedURLError,
     refused,
 )
 from asyncdata.redaction import redact_url
@@ -119,8 +118,6 @@ class LocalReader:
 
 
 def _stat(url: str) -> ObjectInfo:
-    if "\0" in url:
-        raise UnsupportedURLError("a path with a zero byte", url=url.replace("\0", "\\0"))
     try:
         status = os.stat(path_of(url))
     except OSError as error:

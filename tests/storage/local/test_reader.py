@@ -83,7 +83,7 @@ async def test_a_file_that_is_shorter_than_believed_is_a_clear_error(tmp_path: P
 async def test_what_is_no_readable_file(tmp_path: Path) -> None:
     """Folders, missing files, odd paths and devices each have their error."""
     reader = LocalReader(max_threads=1)
-    for url in (str(tmp_path), str(tmp_path / "missing"), "/dev/null", "", "x\0y"):
+    for url in (str(tmp_path), str(tmp_path / "missing"), "/dev/null", ""):
         with pytest.raises((ObjectNotFoundError, UnsupportedURLError)):
             await reader.stat(url)
     if os.geteuid() != 0:
