@@ -169,9 +169,8 @@ class HttpReader:
 
         def note(head: ResponseHead) -> None:
             _check_identity(head)
-            sent = head.content_range if head.status == 206 else None
-            size = sent.total if sent is not None else (None if head.is_chunked else head.content_length)
-            if head.status in {200, 206} and size is not None:
+            size = head.object_size
+            if size is not None:
                 seen.append(ObjectInfo(url=url, size=size, version=version_of(head)))
                 if attempt is not None:
                     attempt.opened = seen[-1]
@@ -329,11 +328,7 @@ def _check(head: ResponseHead, info: ObjectInfo, start: int) -> None:
     current = version_of(head)
     if info.version is not None and current != info.version:
         raise object_changed(info, current, start=start)
-    if head.status == 206:
-        sent = head.content_range
-        total = None if sent is None else sent.total
-    else:
-        total = None if head.is_chunked else head.content_length
+    total = head.object_size
     if total is not None and info.size >= 0 and total != info.size:
         raise object_resized(info, total, start=start, found=current)
 
