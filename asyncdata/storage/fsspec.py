@@ -214,7 +214,7 @@ class FsspecReader:
                 found[info.url] = info
                 continue
             try:
-                entries: Mapping[str, Mapping[str, Any]] = await self._call("glob", text, detail=True)
+                entries: Mapping[str, Mapping[str, Any]] = await self._call("glob", _candidates(text), detail=True)
             except ObjectNotFoundError:
                 continue
             lead = _lead_of(text, path)
@@ -324,6 +324,15 @@ class FsspecReader:
             raise
         except Exception as error:
             raise typed_error(error, url) from error
+
+
+def _candidates(pattern: str) -> str:
+    """A pattern that matches at least as much: to fsspec, two stars are a whole segment or an error."""
+    segments = pattern.split("/")
+    for index, segment in enumerate(segments):
+        if "**" in segment and segment != "**":
+            return "/".join([*segments[:index], "**"])
+    return pattern
 
 
 def _path_of(filesystem: Any, url: str) -> str:

@@ -52,6 +52,8 @@ _PATTERNS = {
     "deep/*/*.rec": ["deep/deeper/a.rec"],
     "deep/**": ["deep/a.rec", "deep/deeper/a.rec", "deep/deeper/c.txt", "deep/x-1.rec"],
     "**/a.rec": ["a.rec", "deep/a.rec", "deep/deeper/a.rec"],
+    "d**1.rec": ["deep/x-1.rec"],
+    "deep/**r/*.rec": ["deep/deeper/a.rec"],
     "odd/*": ["odd/a b+c%20d.rec", "odd/ä€😀.rec"],
     "a.rec": ["a.rec"],
     "missing": [],
