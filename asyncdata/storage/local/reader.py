@@ -131,7 +131,7 @@ def _stat(url: str) -> ObjectInfo:
 def _glob(pattern: str) -> list[ObjectInfo]:
     lead = ""
     text = pattern
-    if pattern.lower().startswith("file://"):
+    if pattern.lower().startswith("file:"):
         path = path_of(pattern)
         lead, text = pattern[: len(pattern) - len(path)] if pattern.endswith(path) else "file://", path
     found: dict[str, ObjectInfo] = {}

@@ -215,6 +215,18 @@ async def test_relative_paths_come_back_as_they_were_written(tmp_path: Path, mon
     await reader.aclose()
 
 
+@pytest.mark.parametrize("lead", ["file:", "file://", "file://localhost", "FILE:"])
+async def test_urls_come_back_as_they_were_written(tmp_path: Path, lead: str) -> None:
+    """One slash means the same as three, in patterns as in names; what is listed can be read."""
+    (tmp_path / "x.rec").write_bytes(b"1")
+    reader = LocalReader(max_threads=1)
+    url = f"{lead}{tmp_path}/x.rec"
+    (listed,) = await reader.glob(f"{lead}{tmp_path}/*.rec")
+    assert listed == await reader.stat(url)
+    assert listed.url == url
+    await reader.aclose()
+
+
 async def test_random_ranges_of_a_changing_folder_never_mix(tmp_path: Path) -> None:
     """Files are replaced while they are read: every read gives one version's bytes or says that it changed."""
     draw = random.Random(4)
