@@ -11,9 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+from asyncdata.errors import StorageError
 from asyncdata.options import RetryOptions, TimeoutOptions
 from asyncdata.storage.attempt import Attempt
 from asyncdata.storage.proxies import Proxies, check_proxy
+from asyncdata.storage.returned import check_info
 from asyncdata.types import ObjectInfo
 
 
@@ -66,7 +68,7 @@ class RangeReader(Protocol):
         Returns:
             What the object is, and how many bytes were written: ``min(size, len(buffer))``.
         """
-        info = await self.stat(url)
+        info = check_info(await self.stat(url), "stat")
         return info, await self.read_into(info, 0, buffer[: min(info.size, len(buffer))], attempt)
 
     async def aclose(self) -> None:
@@ -142,9 +144,18 @@ class ReaderSpec:
         return self.proxies if chosen is None else Proxies(always=chosen)
 
     def open(self) -> RangeReader:
-        """Makes the reader; to be called on the running loop that will use it."""
+        """Makes the reader; to be called on the running loop that will use it.
+
+        Raises:
+            StorageError: What was made is no reader, or was not made.
+        """
         backend = self.backend
         reader: RangeReader = (
             importlib.import_module(backend).open_reader(self) if isinstance(backend, str) else backend(self)
         )
+        if not isinstance(reader, RangeReader):
+            raise StorageError(
+                f"the backend of {self.scheme}:// made {type(reader).__name__} instead of a reader with the methods of "
+                "asyncdata.storage.RangeReader"
+            )
         return reader
