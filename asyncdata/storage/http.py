@@ -278,10 +278,9 @@ class HttpReader:
     def _headers_for(self, at: str, url: str) -> tuple[tuple[str, str], ...]:
         """The user's headers, and who asks; none if a redirect has led to another origin than that of the URL."""
         headers = self._headers
-        if "@" in url and not any(name.lower() == "authorization" for name, _ in headers):
-            credentials = basic_credentials(url)
-            if credentials is not None:
-                headers = (*headers, ("Authorization", credentials))
+        credentials = basic_credentials(url)
+        if credentials is not None and not any(name.lower() == "authorization" for name, _ in headers):
+            headers = (*headers, ("Authorization", credentials))
         if headers and parse_http_url(at)[0] == parse_http_url(url)[0]:
             return headers
         return ()
@@ -343,6 +342,8 @@ def _located(error: StorageError | MalformedHeadError, info: ObjectInfo, start: 
 
 
 def _answer_error(head: ResponseHead, body: bytes, *, url: str) -> StorageError:
-    return status_error(
-        head.status, shorten(body), url=url, retry_after_s=parse_retry_after(head.headers.get("retry-after"))
-    )
+    told = shorten(body)
+    if credentials := basic_credentials(url):
+        # Some servers repeat what they were sent.
+        told = told.replace(credentials.removeprefix("Basic "), "…")
+    return status_error(head.status, told, url=url, retry_after_s=parse_retry_after(head.headers.get("retry-after")))

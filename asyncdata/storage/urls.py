@@ -140,6 +140,8 @@ def quoted(url: str) -> str:
 
 def basic_credentials(url: str) -> str | None:
     """The ``Authorization`` header that the user name and password of a URL mean (RFC 7617); None without these."""
+    if "@" not in url:  # as nearly all are, and each read asks
+        return None
     user, separator, _ = urlsplit(url).netloc.rpartition("@")
     if not separator:
         return None

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from asyncdata.errors import (
+    AccessDeniedError,
     ObjectChangedError,
     ObjectNotFoundError,
     StorageError,
@@ -468,6 +469,20 @@ async def test_the_user_name_of_a_url_is_sent_with_every_request_and_to_its_orig
                 assert [request.header("authorization") for request in server.requests] == [expected] * 3
                 await fetcher.aclose()
             assert {request.header("authorization") for request in other.requests} == {None}
+
+
+async def test_a_server_that_repeats_the_user_name_does_not_make_it_known() -> None:
+    """Its words are part of the message, without what was sent."""
+
+    async def refusing(request: Request, peer: Peer) -> None:
+        told = f"who is {request.header('authorization')}?".encode()
+        await peer.send(b"HTTP/1.1 401 No\r\nContent-Length: %d\r\n\r\n%s" % (len(told), told))
+
+    async with RawServer(refusing) as server:
+        fetcher = fetcher_of()
+        with pytest.raises(AccessDeniedError, match=r"who is Basic …\?"):
+            await fetcher.open_read(f"http://me:hush@127.0.0.1:{server.port}/o", memoryview(bytearray(10)))
+        await fetcher.aclose()
 
 
 @pytest.mark.parametrize("extra", ['ETag: "two"\r\n', "", "Last-Modified: Thu, 01 Jan 2026 00:00:00 GMT\r\n"])
