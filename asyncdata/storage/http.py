@@ -34,7 +34,7 @@ from asyncdata.storage.http1.connection import Answer
 from asyncdata.storage.http1.head import MalformedHeadError, ResponseHead
 from asyncdata.storage.http1.known_answers import KnownObject
 from asyncdata.storage.http1.tls import make_tls_context, verifies_tls
-from asyncdata.storage.reader import ReaderSpec
+from asyncdata.storage.reader import ReaderSpec, option_of_names
 from asyncdata.storage.statuses import parse_retry_after, shorten, status_error
 from asyncdata.storage.urls import basic_credentials, join_location, parse_http_url
 from asyncdata.types import ObjectInfo
@@ -49,10 +49,7 @@ _HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 def open_reader(spec: ReaderSpec) -> HttpReader:
     """Makes the reader; called by ``ReaderSpec.open``."""
     options = spec.options
-    given = options.get("headers") or {}
-    if not isinstance(given, Mapping):
-        raise StorageError("the storage option 'headers' must be a dict of names and values")
-    headers = tuple((str(name), str(value)) for name, value in given.items())
+    headers = tuple((name, str(value)) for name, value in option_of_names(options, "headers").items())
     for name, value in headers:
         if _HEADER_NAME.fullmatch(name) is None or _HEADER_VALUE.fullmatch(value) is None:
             raise StorageError(f"the header {name!r} among the storage options has characters that cannot be sent")

@@ -115,6 +115,18 @@ class ObjectWriter(Protocol):
         ...
 
 
+def option_of_names(options: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """What an option holds whose value is a dict; empty if it is not set.
+
+    Raises:
+        StorageError: It is no dict.
+    """
+    given = options.get(name) or {}
+    if not isinstance(given, Mapping):
+        raise StorageError(f"the storage option {name!r} must be a dict of names and values")
+    return {str(key): value for key, value in given.items()}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReaderSpec:
     """How to open a reader, here or in another process. Picklable; its repr names option keys, never their values.

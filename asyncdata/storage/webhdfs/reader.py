@@ -94,7 +94,7 @@ class Callers:
             return False
         try:
             token = Path(self._file).read_text(encoding="ascii").strip()
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, TypeError) as error:
             raise AccessDeniedError(f"the delegation token cannot be read: {type(error).__name__}") from None
         changed = token != self._caller.token
         self._caller = Caller(token=token)
