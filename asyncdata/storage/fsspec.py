@@ -28,7 +28,7 @@ from asyncdata.options import TimeoutOptions
 from asyncdata.storage.attempt import Attempt
 from asyncdata.storage.backends import nearest_scheme
 from asyncdata.storage.blocking_jobs import ThreadJobs
-from asyncdata.storage.changed import object_changed, object_deleted
+from asyncdata.storage.changed import object_changed, object_deleted, object_resized
 from asyncdata.storage.failures import FailureCause, locate, read_failed
 from asyncdata.storage.globs import compile_glob, expand_braces
 from asyncdata.storage.reader import ReaderSpec
@@ -253,6 +253,8 @@ class FsspecReader:
             raise object_deleted(info, start=start) from None
         if info.version is not None and current.version != info.version:
             raise object_changed(info, current.version, start=start)
+        if 0 <= info.size != current.size:
+            raise object_resized(info, current.size, start=start, found=current.version)
         if len(data) == len(buffer):
             buffer[:] = data
             return size

@@ -57,7 +57,7 @@ class RangeReader(Protocol):
 
         Raises:
             TransientStorageError: The attempt failed; of a ``ReadFailedError``, ``filled`` leading bytes are valid.
-            ObjectChangedError: The object is not the version in ``info`` any more.
+            ObjectChangedError: The object is not the version in ``info`` any more, or has another size.
             StorageError: Anything else that another attempt would not mend.
         """
         ...

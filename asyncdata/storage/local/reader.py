@@ -22,7 +22,7 @@ from asyncdata.errors import (
 from asyncdata.redaction import redact_url
 from asyncdata.storage.attempt import Attempt
 from asyncdata.storage.blocking_jobs import ThreadJobs
-from asyncdata.storage.changed import object_changed, object_deleted
+from asyncdata.storage.changed import object_changed, object_deleted, object_resized
 from asyncdata.storage.failures import FailureCause, read_failed
 from asyncdata.storage.globs import compile_glob
 from asyncdata.storage.local.descriptors import Descriptors, fill, max_idle_files, version_of
@@ -115,6 +115,9 @@ class LocalReader:
     def _check(info: ObjectInfo, version: str, start: int) -> None:
         if info.version is not None and version != info.version:
             raise object_changed(info, version, start=start, note=" (inode-mtime-size)")
+        size = int(version.rpartition("-")[2])
+        if 0 <= info.size != size:
+            raise object_resized(info, size, start=start, found=version)
 
 
 def _stat(url: str) -> ObjectInfo:

@@ -71,12 +71,14 @@ async def test_a_replaced_file_stays_readable_while_it_is_open(tmp_path: Path) -
 
 
 async def test_a_file_that_is_shorter_than_believed_is_a_clear_error(tmp_path: Path) -> None:
-    """Also without a version: the message says where the file ends."""
+    """Also without a version, or a size: the message says where the file ends."""
     path = tmp_path / "x"
     path.write_bytes(b"12345")
     reader = LocalReader(max_threads=1)
-    with pytest.raises(StorageError, match="ends at 5, 5 bytes before"):
+    with pytest.raises(ObjectChangedError, match="10 bytes were listed, now it has 5"):
         await reader.read_into(ObjectInfo(url=str(path), size=10), 0, memoryview(bytearray(10)))
+    with pytest.raises(StorageError, match="ends at 5, 5 bytes before"):
+        await reader.read_into(ObjectInfo(url=str(path), size=-1), 0, memoryview(bytearray(10)))
     await reader.aclose()
 
 
