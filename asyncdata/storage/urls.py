@@ -22,6 +22,7 @@ _HOST: Final = re.compile(rf"{_LABEL}(?:\.{_LABEL})*\.?")
 some programs, so that they would ask another host."""
 _DROPPED: Final = re.compile(r"[\t\r\n]")
 """What ``urllib`` drops from a URL without a word, which would make it another one."""
+_NOT_ASCII: Final = re.compile(r"[\x80-\xff]")
 
 
 def scheme_of(url: str) -> str:
@@ -158,8 +159,8 @@ def join_location(url: str, location: str) -> str:
     try:
         if _DROPPED.search(location):
             raise ValueError("another URL once the tabs are dropped")
-        joined = urljoin(url, location)
-        parse_http_url(joined)
+        parse_http_url(urljoin(url, location))
     except ValueError:
         raise StorageError("the server redirects to something that is not a web address") from None
-    return joined
+    # In a header a character is a byte, and it is bytes that are asked for.
+    return urljoin(url, _NOT_ASCII.sub(lambda found: f"%{ord(found[0]):02X}", location))

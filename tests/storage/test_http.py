@@ -471,6 +471,27 @@ async def test_the_user_name_of_a_url_is_sent_with_every_request_and_to_its_orig
             assert {request.header("authorization") for request in other.requests} == {None}
 
 
+@pytest.mark.parametrize("sent", ["ä", "ä".encode().decode("latin-1"), "long " * 4000])
+async def test_a_head_is_the_same_by_either_client(sent: str) -> None:
+    """Whatever bytes its headers have, and however many: what was listed by one is read by the other."""
+
+    async def odd(request: Request, peer: Peer) -> None:
+        tag = f'ETag: "{sent.strip()}"\r\n'
+        whole = f"HTTP/1.1 200 OK\r\nContent-Length: {len(DATA)}\r\n{tag}\r\n".encode("latin-1")
+        head, body = ranged(request)
+        is_look = request.line.startswith("HEAD")
+        await peer.send(whole if is_look else head[:-2] + f"{tag}\r\n".encode("latin-1") + body)
+
+    async with RawServer(odd) as server:
+        fetcher = fetcher_of()
+        info = await fetcher.stat(f"{server.url}/o")
+        buffer = bytearray(10)
+        await fetcher.read(info, 0, memoryview(buffer))
+        assert buffer == DATA[:10]
+        assert await fetcher.open_read(f"{server.url}/o", memoryview(buffer)) == (info, 10)
+        await fetcher.aclose()
+
+
 async def test_a_server_that_repeats_the_user_name_does_not_make_it_known() -> None:
     """Its words are part of the message, without what was sent."""
 

@@ -134,3 +134,12 @@ def test_locations_may_be_relative() -> None:
     """A Location header is resolved against the URL it came from."""
     assert join_location("http://h/a/b?c", "../d") == "http://h/d"
     assert join_location("http://h/a", "https://k/x") == "https://k/x"
+
+
+def test_a_location_is_bytes() -> None:
+    """Servers send them as they are, in whatever encoding; what the user has written stays text."""
+    sent = "/\N{LATIN SMALL LETTER E WITH ACUTE}"
+    for encoding, target in (("utf-8", "/%C3%A9"), ("latin-1", "/%E9")):
+        found = join_location("http://h/a", sent.encode(encoding).decode("latin-1"))
+        assert parse_http_url(found)[1] == target
+    assert parse_http_url(join_location("http://h/\N{SNOWMAN}/a", "b"))[1] == "/%E2%98%83/b"
