@@ -281,10 +281,10 @@ def _typed(wire: LenientWire) -> Iterator[None]:
 
 
 def head_of(response: aiohttp.ClientResponse) -> ResponseHead:
-    """An aiohttp response's head in the range client's terms."""
+    """An aiohttp response's head in the range client's terms: a character is a byte, whatever it means."""
     headers: dict[str, str] = {}
-    for name, value in response.headers.items():
-        key = name.lower()
+    for raw_name, raw_value in response.raw_headers:
+        key, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")
         headers[key] = f"{headers[key]}, {value}" if key in headers else value
     return ResponseHead(response.status, response.reason or "", headers, keep_alive=True)
 

@@ -21,7 +21,7 @@ from asyncdata.storage.failures import RangeIgnoredError, UnframedBodyError, Unr
 from asyncdata.storage.fallback import Fallback, Why
 from asyncdata.storage.http1.client import USER_AGENT, RangeClient, build_frame
 from asyncdata.storage.http1.connection import Accept, Answer
-from asyncdata.storage.http1.head import ResponseHead
+from asyncdata.storage.http1.head import MAX_HEAD_BYTES, ResponseHead
 from asyncdata.storage.http1.known_answers import KnownObject
 from asyncdata.storage.http1.watchdog import Watchdog
 from asyncdata.storage.proxies import Proxies
@@ -69,6 +69,9 @@ class Bodies:
             trust_env=False,
             headers={"User-Agent": USER_AGENT, "Accept-Encoding": "identity"},
             cookie_jar=aiohttp.DummyCookieJar(),
+            # As much as the range client takes: what is read by one can be looked at by the other.
+            max_line_size=MAX_HEAD_BYTES,
+            max_field_size=MAX_HEAD_BYTES,
         )
 
     def __repr__(self) -> str:

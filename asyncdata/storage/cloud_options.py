@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from asyncdata.errors import AccessDeniedError, StorageError
-from asyncdata.storage.http1.tls import verifies_tls
+from asyncdata.storage.http1.tls import unusable_ca_file, verifies_tls
+from asyncdata.storage.reader import option_of_names
 
 GS: Final = ("gs",)
 S3: Final = ("s3",)
@@ -58,6 +59,7 @@ def store_config(scheme: str, options: Mapping[str, Any]) -> StoreConfig:
 
     Raises:
         AccessDeniedError: ``token`` names no file.
+        StorageError: Another option has no value that it can have.
     """
     config: dict[str, Any] = {}
     headers: dict[str, str] = {}
@@ -73,14 +75,14 @@ def store_config(scheme: str, options: Mapping[str, Any]) -> StoreConfig:
             _set(config, theirs, options.get(ours))
         if options.get("endpoint_url"):
             config["virtual_hosted_style_request"] = False
-        if options.get("requester_pays"):
+        if _is_on(options, "requester_pays"):
             config["request_payer"] = True
     else:
         for ours, theirs in _AZURE_KEYS.items():
             _set(config, theirs, options.get(ours))
-    if options.get("anon"):
+    if _is_on(options, "anon"):
         config["skip_signature"] = True
-    config |= dict(options.get("config") or {})
+    config |= option_of_names(options, "config")
     return StoreConfig(config, _client(options, headers))
 
 
@@ -117,11 +119,22 @@ def _client(options: Mapping[str, Any], headers: Mapping[str, str]) -> dict[str,
         client["allow_http"] = True
     if not verifies_tls(options):
         client["allow_invalid_certificates"] = True
-    if options.get("ca_file"):
-        client["root_certificate"] = Path(options["ca_file"]).read_bytes()
+    if ca_file := options.get("ca_file"):
+        try:
+            client["root_certificate"] = Path(ca_file).read_bytes()
+        except (OSError, ValueError, TypeError) as error:
+            raise unusable_ca_file(ca_file, error) from None
     if options.get("proxy"):
         client["proxy_url"] = str(options["proxy"])
     return client
+
+
+def _is_on(options: Mapping[str, Any], name: str) -> bool:
+    value = options.get(name)
+    if not isinstance(value, bool | None):
+        # The text "false" is true.
+        raise StorageError(f"the storage option {name!r} must be True or False")
+    return bool(value)
 
 
 def _set(config: dict[str, Any], key: str, value: object) -> None:

@@ -46,6 +46,7 @@ from asyncdata.storage.policy.retry import next_delay_s
 from asyncdata.storage.policy.slots import Priority
 from asyncdata.storage.reader import ObjectWriter, RangeReader, ReaderSpec, RunOfFiles, RunReader
 from asyncdata.storage.receivers import BodyReader, Receivers
+from asyncdata.storage.returned import check_filled, check_info, check_listing, check_opened
 from asyncdata.storage.urls import scheme_of
 from asyncdata.types import ObjectInfo
 
@@ -97,7 +98,7 @@ class Fetcher:
         """Size and version of one object, with retries."""
         reader = self._reader(url).own
         try:
-            return await self._retried(lambda: reader.stat(url), url)
+            return await self._retried(lambda: _stat(reader, url), url)
         except ObjectNotFoundError as error:
             _say_about_wildcards(error, url)
             raise
@@ -111,7 +112,7 @@ class Fetcher:
         ranges = numbered(pattern)
         if ranges is None:
             reader = self._reader(pattern).own
-            return await self._retried(lambda: reader.glob(pattern), pattern)
+            return await self._retried(lambda: _glob(reader, pattern), pattern)
         listed: dict[str, ObjectInfo] = {}
         if ranges.covering is not None and len(ranges.patterns) > _LOOKS and scheme_of(pattern) in _LIST_WELL:
             # One listing instead of a request per name. A name that it lacks is looked for by itself.
@@ -182,7 +183,7 @@ class Fetcher:
             racing = self._attempts.begin(len(whole), _open_again(reader, url), self._loop_time())
             racing.opens = True
             try:
-                info, filled = await reader.open_read(url, whole, racing)
+                info, filled = check_opened(await reader.open_read(url, whole, racing), len(whole))
                 self._attempts.ended_well(racing, filled)
                 return info, filled
             except TransientStorageError as error:
@@ -325,16 +326,18 @@ class Fetcher:
             again = partial(_read_again, reader, info, start + filled)
             racing = attempts.begin(size - filled, again, now, filled > 0)
             try:
-                await reader.read_into(info, start + filled, left, racing)
+                check_filled(await reader.read_into(info, start + filled, left, racing), size - filled)
                 attempts.ended_well(racing, size - filled)
                 return
             except TransientStorageError as error:
                 got = attempts.failed(error, racing)
                 filled += attempts.take_won(racing, left, got)
+                error.complete(version=info.version, offset=start + filled)
                 tries = tries or _Tries(began)
                 delay = self._delay_s(error, info.url, racing, tries)
             except StorageError as error:
                 error.attempts = (0 if tries is None else tries.made) + 1
+                error.complete(version=info.version, offset=start + filled)
                 raise self._told(error, info.url) from None
             finally:
                 attempts.end(racing, slot)
@@ -444,7 +447,11 @@ class _Opened:
         """What closes them, once."""
         readers, self.readers = self.readers, []
         far = [] if self.receivers is None else [self.receivers.aclose()]
-        return [*(reader.own.aclose() for reader in readers), *far]
+        return [*(_close(reader.own) for reader in readers), *far]
+
+
+async def _close(reader: RangeReader) -> None:
+    await reader.aclose()  # whatever is wrong with it, the others are closed as well
 
 
 def _bytes_view(buffer: memoryview) -> memoryview:
@@ -453,19 +460,27 @@ def _bytes_view(buffer: memoryview) -> memoryview:
     return buffer if buffer.format == "B" and buffer.ndim == 1 else buffer.cast("B")
 
 
+async def _stat(reader: RangeReader, url: str) -> ObjectInfo:
+    return check_info(await reader.stat(url), "stat")
+
+
+async def _glob(reader: RangeReader, pattern: str) -> list[ObjectInfo]:
+    return check_listing(await reader.glob(pattern))
+
+
 async def _read_again(
     reader: BodyReader, info: ObjectInfo, start: int, offset: int, buffer: memoryview, attempt: Attempt
 ) -> ObjectInfo | None:
-    await reader.read_into(info, start + offset, buffer, attempt)
+    check_filled(await reader.read_into(info, start + offset, buffer, attempt), len(buffer))
     return None
 
 
 def _open_again(reader: BodyReader, url: str) -> Again:
     async def read(offset: int, buffer: memoryview, attempt: Attempt) -> ObjectInfo | None:
         if not offset:
-            return (await reader.open_read(url, buffer, attempt))[0]
+            return check_opened(await reader.open_read(url, buffer, attempt), len(buffer))[0]
         assert attempt.opened is not None
-        await reader.read_into(attempt.opened, offset, buffer, attempt)
+        check_filled(await reader.read_into(attempt.opened, offset, buffer, attempt), len(buffer))
         return attempt.opened
 
     return read

@@ -28,7 +28,7 @@ from asyncdata.options import TimeoutOptions
 from asyncdata.storage.attempt import Attempt
 from asyncdata.storage.backends import nearest_scheme
 from asyncdata.storage.blocking_jobs import ThreadJobs
-from asyncdata.storage.changed import object_changed, object_deleted
+from asyncdata.storage.changed import object_changed, object_deleted, object_resized
 from asyncdata.storage.failures import FailureCause, locate, read_failed
 from asyncdata.storage.globs import compile_glob, expand_braces
 from asyncdata.storage.reader import ReaderSpec
@@ -214,7 +214,7 @@ class FsspecReader:
                 found[info.url] = info
                 continue
             try:
-                entries: Mapping[str, Mapping[str, Any]] = await self._call("glob", text, detail=True)
+                entries: Mapping[str, Mapping[str, Any]] = await self._call("glob", _candidates(text), detail=True)
             except ObjectNotFoundError:
                 continue
             lead = _lead_of(text, path)
@@ -253,6 +253,8 @@ class FsspecReader:
             raise object_deleted(info, start=start) from None
         if info.version is not None and current.version != info.version:
             raise object_changed(info, current.version, start=start)
+        if 0 <= info.size != current.size:
+            raise object_resized(info, current.size, start=start, found=current.version)
         if len(data) == len(buffer):
             buffer[:] = data
             return size
@@ -324,6 +326,15 @@ class FsspecReader:
             raise
         except Exception as error:
             raise typed_error(error, url) from error
+
+
+def _candidates(pattern: str) -> str:
+    """A pattern that matches at least as much: to fsspec, two stars are a whole segment or an error."""
+    segments = pattern.split("/")
+    for index, segment in enumerate(segments):
+        if "**" in segment and segment != "**":
+            return "/".join([*segments[:index], "**"])
+    return pattern
 
 
 def _path_of(filesystem: Any, url: str) -> str:

@@ -4,8 +4,8 @@ Options (``Options.storage["http"]``, ``["https"]``): ``headers``, ``verify_tls`
 
 The version is the ETag, or else the date of the last modification. The head of every response is compared with it
 before any byte is stored. Redirects are followed and remembered, so that the next range goes directly to their target.
-User headers are sent only to their own origin, not to redirect targets. Servers without ranges are supported: each read
-then transfers everything up to its end.
+User headers, and the user name and password of a URL, are sent only to their own origin, not to redirect targets.
+Servers without ranges are supported: each read then transfers everything up to its end.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from asyncdata.storage.http1.connection import Answer
 from asyncdata.storage.http1.head import MalformedHeadError, ResponseHead
 from asyncdata.storage.http1.known_answers import KnownObject
 from asyncdata.storage.http1.tls import make_tls_context, verifies_tls
-from asyncdata.storage.reader import ReaderSpec
+from asyncdata.storage.reader import ReaderSpec, option_of_names
 from asyncdata.storage.statuses import parse_retry_after, shorten, status_error
-from asyncdata.storage.urls import join_location, parse_http_url
+from asyncdata.storage.urls import basic_credentials, join_location, parse_http_url
 from asyncdata.types import ObjectInfo
 
 _MAX_REMEMBERED: Final = 10_000
@@ -49,10 +49,7 @@ _HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 def open_reader(spec: ReaderSpec) -> HttpReader:
     """Makes the reader; called by ``ReaderSpec.open``."""
     options = spec.options
-    given = options.get("headers") or {}
-    if not isinstance(given, Mapping):
-        raise StorageError("the storage option 'headers' must be a dict of names and values")
-    headers = tuple((str(name), str(value)) for name, value in given.items())
+    headers = tuple((name, str(value)) for name, value in option_of_names(options, "headers").items())
     for name, value in headers:
         if _HEADER_NAME.fullmatch(name) is None or _HEADER_VALUE.fullmatch(value) is None:
             raise StorageError(f"the header {name!r} among the storage options has characters that cannot be sent")
@@ -169,9 +166,8 @@ class HttpReader:
 
         def note(head: ResponseHead) -> None:
             _check_identity(head)
-            sent = head.content_range if head.status == 206 else None
-            size = sent.total if sent is not None else (None if head.is_chunked else head.content_length)
-            if head.status in {200, 206} and size is not None:
+            size = head.object_size
+            if size is not None:
                 seen.append(ObjectInfo(url=url, size=size, version=version_of(head)))
                 if attempt is not None:
                     attempt.opened = seen[-1]
@@ -277,9 +273,13 @@ class HttpReader:
         )
 
     def _headers_for(self, at: str, url: str) -> tuple[tuple[str, str], ...]:
-        """The user's headers, unless a redirect has led to another origin than that of the URL."""
-        if self._headers and parse_http_url(at)[0] == parse_http_url(url)[0]:
-            return self._headers
+        """The user's headers, and who asks; none if a redirect has led to another origin than that of the URL."""
+        headers = self._headers
+        credentials = basic_credentials(url)
+        if credentials is not None and not any(name.lower() == "authorization" for name, _ in headers):
+            headers = (*headers, ("Authorization", credentials))
+        if headers and parse_http_url(at)[0] == parse_http_url(url)[0]:
+            return headers
         return ()
 
     def _remember(self, url: str, at: str) -> None:
@@ -324,11 +324,7 @@ def _check(head: ResponseHead, info: ObjectInfo, start: int) -> None:
     current = version_of(head)
     if info.version is not None and current != info.version:
         raise object_changed(info, current, start=start)
-    if head.status == 206:
-        sent = head.content_range
-        total = None if sent is None else sent.total
-    else:
-        total = None if head.is_chunked else head.content_length
+    total = head.object_size
     if total is not None and info.size >= 0 and total != info.size:
         raise object_resized(info, total, start=start, found=current)
 
@@ -343,6 +339,8 @@ def _located(error: StorageError | MalformedHeadError, info: ObjectInfo, start: 
 
 
 def _answer_error(head: ResponseHead, body: bytes, *, url: str) -> StorageError:
-    return status_error(
-        head.status, shorten(body), url=url, retry_after_s=parse_retry_after(head.headers.get("retry-after"))
-    )
+    told = shorten(body)
+    if credentials := basic_credentials(url):
+        # Some servers repeat what they were sent.
+        told = told.replace(credentials.removeprefix("Basic "), "…")
+    return status_error(head.status, told, url=url, retry_after_s=parse_retry_after(head.headers.get("retry-after")))

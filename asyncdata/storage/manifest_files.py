@@ -34,7 +34,8 @@ def format_entry(info: ObjectInfo) -> str:
         entry["version"] = info.version
     if info.crc32c is not None:
         entry["crc32c"] = info.crc32c
-    return json.dumps(entry, ensure_ascii=False)
+    # Names of local files need not be text: what cannot be shown is escaped.
+    return json.dumps(entry, ensure_ascii=not info.url.isprintable())
 
 
 def parse_entry(line: bytes, number: int, manifest_url: str) -> ObjectInfo:

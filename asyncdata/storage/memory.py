@@ -9,7 +9,7 @@ from fsspec.implementations.memory import MemoryFile, MemoryFileSystem
 
 from asyncdata.errors import ObjectNotFoundError, StorageError
 from asyncdata.storage.attempt import Attempt
-from asyncdata.storage.changed import object_changed, object_deleted
+from asyncdata.storage.changed import object_changed, object_deleted, object_resized
 from asyncdata.storage.globs import compile_glob
 from asyncdata.storage.reader import RangeReader, ReaderSpec
 from asyncdata.types import ObjectInfo
@@ -55,6 +55,8 @@ class MemoryReader(RangeReader):
         current = _info(info.url, file)
         if info.version is not None and current.version != info.version:
             raise object_changed(info, current.version, start=start)
+        if 0 <= info.size != current.size:
+            raise object_resized(info, current.size, start=start, found=current.version)
         if start + len(buffer) > current.size:
             raise StorageError(f"the object ends at {current.size}", url=info.url, version=info.version, offset=start)
         with file.getbuffer() as stored:

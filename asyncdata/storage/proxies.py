@@ -96,7 +96,7 @@ def check_proxy(value: object) -> str | None:
     if not usable:
         # What is no URL cannot be shown without its password. A slash in that has to be written %2F.
         raise UnsupportedURLError(
-            "the proxy is not a URL: it must be http://host:port, with user:password@ before the host if necessary"
+            "the proxy is not a URL: it must be http://host:port, where the host may follow a user name and password"
         )
     return text
 

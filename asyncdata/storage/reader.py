@@ -11,9 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+from asyncdata.errors import StorageError
 from asyncdata.options import RetryOptions, TimeoutOptions
 from asyncdata.storage.attempt import Attempt
 from asyncdata.storage.proxies import Proxies, check_proxy
+from asyncdata.storage.returned import check_info
 from asyncdata.types import ObjectInfo
 
 
@@ -55,7 +57,7 @@ class RangeReader(Protocol):
 
         Raises:
             TransientStorageError: The attempt failed; of a ``ReadFailedError``, ``filled`` leading bytes are valid.
-            ObjectChangedError: The object is not the version in ``info`` any more.
+            ObjectChangedError: The object is not the version in ``info`` any more, or has another size.
             StorageError: Anything else that another attempt would not mend.
         """
         ...
@@ -66,7 +68,7 @@ class RangeReader(Protocol):
         Returns:
             What the object is, and how many bytes were written: ``min(size, len(buffer))``.
         """
-        info = await self.stat(url)
+        info = check_info(await self.stat(url), "stat")
         return info, await self.read_into(info, 0, buffer[: min(info.size, len(buffer))], attempt)
 
     async def aclose(self) -> None:
@@ -113,6 +115,18 @@ class ObjectWriter(Protocol):
         ...
 
 
+def option_of_names(options: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """What an option holds whose value is a dict; empty if it is not set.
+
+    Raises:
+        StorageError: It is no dict.
+    """
+    given = options.get(name) or {}
+    if not isinstance(given, Mapping):
+        raise StorageError(f"the storage option {name!r} must be a dict of names and values")
+    return {str(key): value for key, value in given.items()}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReaderSpec:
     """How to open a reader, here or in another process. Picklable; its repr names option keys, never their values.
@@ -142,9 +156,18 @@ class ReaderSpec:
         return self.proxies if chosen is None else Proxies(always=chosen)
 
     def open(self) -> RangeReader:
-        """Makes the reader; to be called on the running loop that will use it."""
+        """Makes the reader; to be called on the running loop that will use it.
+
+        Raises:
+            StorageError: What was made is no reader, or was not made.
+        """
         backend = self.backend
         reader: RangeReader = (
             importlib.import_module(backend).open_reader(self) if isinstance(backend, str) else backend(self)
         )
+        if not isinstance(reader, RangeReader):
+            raise StorageError(
+                f"the backend of {self.scheme}:// made {type(reader).__name__} instead of a reader with the methods of "
+                "asyncdata.storage.RangeReader"
+            )
         return reader

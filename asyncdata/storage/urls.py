@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import os
 import re
 from typing import Final, NamedTuple
-from urllib.parse import quote, urljoin, urlsplit, urlunsplit
+from urllib.parse import quote, unquote_to_bytes, urljoin, urlsplit, urlunsplit
 
 from asyncdata.errors import StorageError, UnsupportedURLError
 
@@ -14,19 +16,32 @@ _ONE_SLASH: Final = re.compile(
 )
 """Of local files, one slash means the same as three (RFC 8089)."""
 _PRINTABLE_TARGET: Final = re.compile(r"[\x21-\x7e]+")
-_LABEL: Final = r"[\x21-\x2d\x2f-\x7e]{1,63}"
+_LABEL: Final = r"[\x21-\x2d\x2f-\x5b\x5d-\x7e]{1,63}"
 _HOST: Final = re.compile(rf"{_LABEL}(?:\.{_LABEL})*\.?")
-"""What a name look-up and the ``Host`` header accept; which names exist is not known here."""
+"""What a name look-up and the ``Host`` header accept; which names exist is not known here. A backslash is a slash to
+some programs, so that they would ask another host."""
 _DROPPED: Final = re.compile(r"[\t\r\n]")
 """What ``urllib`` drops from a URL without a word, which would make it another one."""
+_NOT_ASCII: Final = re.compile(r"[\x80-\xff]")
 
 
 def scheme_of(url: str) -> str:
     """The scheme in lower case; ``file`` for a plain path. Chained fsspec URLs keep their whole chain.
 
     Raises:
-        UnsupportedURLError: One slash follows a known scheme.
+        UnsupportedURLError: One slash follows a known scheme, or the URL has characters that no store can be asked for.
     """
+    scheme = _written_scheme(url)
+    try:
+        name = os.fsencode(url) if scheme == "file" else url.encode()
+    except UnicodeEncodeError:
+        raise UnsupportedURLError("the URL has characters that are not text", url=url) from None
+    if scheme == "file" and b"\0" in name:
+        raise UnsupportedURLError("a path with a zero byte", url=url.replace("\0", "\\0"))
+    return scheme
+
+
+def _written_scheme(url: str) -> str:
     found = _SCHEME.match(url)
     if found is not None:
         return found[1].lower()
@@ -115,11 +130,24 @@ def parse_http_url(url: str) -> tuple[Origin, str]:
 def quoted(url: str) -> str:
     """An http or https URL whose path and query are the request target of `parse_http_url`, for other clients.
 
+    It has no user name: who asks is said by a header, whichever client sends it.
+
     Raises:
         UnsupportedURLError: See `parse_http_url`.
     """
     parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc}{parse_http_url(url)[1]}"
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parse_http_url(url)[1]}"
+
+
+def basic_credentials(url: str) -> str | None:
+    """The ``Authorization`` header that the user name and password of a URL mean (RFC 7617); None without these."""
+    if "@" not in url:  # as nearly all are, and each read asks
+        return None
+    user, separator, _ = urlsplit(url).netloc.rpartition("@")
+    if not separator:
+        return None
+    name, _, password = user.partition(":")
+    return "Basic " + base64.b64encode(unquote_to_bytes(name) + b":" + unquote_to_bytes(password)).decode()
 
 
 def join_location(url: str, location: str) -> str:
@@ -131,8 +159,8 @@ def join_location(url: str, location: str) -> str:
     try:
         if _DROPPED.search(location):
             raise ValueError("another URL once the tabs are dropped")
-        joined = urljoin(url, location)
-        parse_http_url(joined)
+        parse_http_url(urljoin(url, location))
     except ValueError:
         raise StorageError("the server redirects to something that is not a web address") from None
-    return joined
+    # In a header a character is a byte, and it is bytes that are asked for.
+    return urljoin(url, _NOT_ASCII.sub(lambda found: f"%{ord(found[0]):02X}", location))

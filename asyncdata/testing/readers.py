@@ -15,6 +15,7 @@ Every law is an ``async def test_…``; run them with a plugin that awaits them 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import pickle
 import random
 from collections.abc import Iterable
@@ -52,6 +53,8 @@ _PATTERNS = {
     "deep/*/*.rec": ["deep/deeper/a.rec"],
     "deep/**": ["deep/a.rec", "deep/deeper/a.rec", "deep/deeper/c.txt", "deep/x-1.rec"],
     "**/a.rec": ["a.rec", "deep/a.rec", "deep/deeper/a.rec"],
+    "d**1.rec": ["deep/x-1.rec"],
+    "deep/**r/*.rec": ["deep/deeper/a.rec"],
     "odd/*": ["odd/a b+c%20d.rec", "odd/ä€😀.rec"],
     "a.rec": ["a.rec"],
     "missing": [],
@@ -227,6 +230,17 @@ class RangeReaderSuite:
                 _require(info.version is not None and info.version in str(error), f"no version in {error}")
             else:
                 _require(buffer == old[:1000], "bytes of another version were delivered")
+
+    async def test_a_size_that_is_not_true_is_an_error(self) -> None:
+        """Whoever believes another size, from a manifest that is wrong, is told with the first read."""
+        if not self.pins:
+            return
+        async with self.store() as store:
+            await store.put("x", _noise(50_000, 1))
+            info = await store.reader.stat(store.url("x"))
+            for size in (info.size - 1, info.size + 1):
+                wrong = dataclasses.replace(info, size=size)
+                await _raised(store.reader.read_into(wrong, 0, memoryview(bytearray(100))), (ObjectChangedError,))
 
     async def test_a_deleted_object_is_an_error(self) -> None:
         """It is gone: changed, for who had listed it, or not found. An open file may still be readable."""

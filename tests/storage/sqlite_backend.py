@@ -9,7 +9,7 @@ from pathlib import Path
 from asyncdata.errors import ObjectNotFoundError, StorageError
 from asyncdata.storage.attempt import Attempt
 from asyncdata.storage.blocking_jobs import ThreadJobs
-from asyncdata.storage.changed import object_changed, object_deleted
+from asyncdata.storage.changed import object_changed, object_deleted, object_resized
 from asyncdata.storage.globs import compile_glob
 from asyncdata.storage.reader import RangeReader, ReaderSpec
 from asyncdata.types import ObjectInfo
@@ -71,6 +71,8 @@ class SqliteReader(RangeReader):
         version, data, size = row
         if info.version not in (None, str(version)):
             raise object_changed(info, str(version), start=start)
+        if 0 <= info.size != size:
+            raise object_resized(info, size, start=start)
         if len(data) != len(buffer):
             raise StorageError(f"the object ends at {size}", url=info.url, version=info.version, offset=start)
         buffer[:] = data

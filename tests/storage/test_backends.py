@@ -14,10 +14,11 @@ from tempfile import TemporaryDirectory
 import pytest
 
 import asyncdata as ad
-from asyncdata.errors import UnsupportedURLError
+from asyncdata.errors import StorageError, UnsupportedURLError
 from asyncdata.formats.tfrecord import encode_many
 from asyncdata.options import Environment, HedgeOptions, Options, TimeoutOptions
-from asyncdata.storage import RangeReader, ReaderSpec, backends, spec_for
+from asyncdata.storage import Fetcher, RangeReader, ReaderSpec, backends, spec_for
+from asyncdata.storage.cloud_options import store_config
 from asyncdata.storage.urls import scheme_of
 from asyncdata.testing.readers import RangeReaderSuite, Store
 from tests.storage import sqlite_backend
@@ -160,6 +161,44 @@ def test_every_scheme_has_its_backend(url: str, backend: str) -> None:
     spec = spec_for(url, options, Environment())
     assert spec.backend == f"asyncdata.storage.{backend}"
     assert (spec.timeouts.idle_s, spec.max_connections) == (3.0, 7 + options.hedge.max_at_once)
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "words"),
+    [
+        ("http://h/x", {"headers": ["a: b"]}, "'headers' must be a dict"),
+        ("http://h/x", {"ca_file": 5}, "'ca_file' does not name a file of certificates: 5"),
+        ("https://h/x", {"ca_file": "\0"}, "'ca_file' does not name"),
+        ("http://h/x", {"proxy": ["p:1"]}, "must be http://host:port, where the host may follow a user name"),
+        ("hdfs://h:1/x", {"config": "dfs.replication"}, "'config' must be a dict"),
+        ("webhdfs://h:1/x", {"delegation_token_file": 5}, "the delegation token cannot be read"),
+    ],
+)
+async def test_a_value_that_an_option_cannot_have_is_named(url: str, options: dict[str, object], words: str) -> None:
+    """Whatever its type, and before anything is opened."""
+    fetcher = Fetcher(Options(storage={scheme_of(url): options}), Environment())
+    with pytest.raises(StorageError, match=words) as caught:
+        await fetcher.stat(url)
+    assert words in str(caught.value)
+    await fetcher.aclose()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"ca_file": "/nowhere/ca.pem"}, "'ca_file' does not name a file of certificates: /nowhere/ca.pem"),
+        ({"ca_file": 5}, "'ca_file' does not name"),
+        ({"config": "region=x"}, "'config' must be a dict"),
+        ({"anon": "false"}, "'anon' must be True or False"),
+        ({"requester_pays": 1}, "'requester_pays' must be True or False"),
+        ({"verify_tls": "no"}, "'verify_tls' must be True or False"),
+    ],
+)
+def test_a_value_that_an_option_of_a_cloud_cannot_have_is_named(options: dict[str, object], words: str) -> None:
+    """Likewise; a text is no switch, because "false" would be true."""
+    with pytest.raises(StorageError, match=words):
+        store_config("s3", options)
+    assert store_config("s3", {"anon": None, "requester_pays": False}).config == {}
 
 
 def test_a_spec_shows_no_option() -> None:

@@ -82,7 +82,7 @@ async def test_short_answers_are_resumable_unless_the_object_changed(odd: Odd) -
     with pytest.raises(ObjectChangedError):
         await read(odd, 2, 6)
     odd.version = "1"
-    with pytest.raises(StorageError, match="ends at 5"):
+    with pytest.raises(ObjectChangedError, match="10 bytes were listed, now it has 5"):
         await read(odd, 2, 6)
 
 

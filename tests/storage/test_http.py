@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from asyncdata.errors import (
+    AccessDeniedError,
     ObjectChangedError,
     ObjectNotFoundError,
     StorageError,
@@ -443,6 +444,66 @@ async def test_user_headers_stay_with_their_origin() -> None:
             assert server.requests[0].header("authorization") == "Bearer hush"
             assert other.requests[0].header("authorization") is None
             await fetcher.aclose()
+
+
+async def test_the_user_name_of_a_url_is_sent_with_every_request_and_to_its_origin_alone() -> None:
+    """For metadata and for bodies, as the header that it means, unless the user gives another one."""
+    async with RawServer(honest) as other:
+
+        async def moving(request: Request, peer: Peer) -> None:
+            if request.target == "/moved":
+                await peer.send(f"HTTP/1.1 302 F\r\nLocation: {other.url}/x\r\nContent-Length: 0\r\n\r\n".encode())
+            elif request.line.startswith("HEAD"):
+                await peer.send(f"HTTP/1.1 200 OK\r\nContent-Length: {len(DATA)}\r\n\r\n".encode())
+            else:
+                await honest(request, peer)
+
+        async with RawServer(moving) as server:
+            named = f"http://me:hush@127.0.0.1:{server.port}"
+            for options, expected in (({}, "Basic bWU6aHVzaA=="), ({"headers": {"authorization": "Own"}}, "Own")):
+                server.requests.clear()
+                fetcher = fetcher_of(**options)
+                info = await fetcher.stat(f"{named}/o")
+                await fetcher.read(info, 0, memoryview(bytearray(10)))
+                await fetcher.open_read(f"{named}/moved", memoryview(bytearray(10)))
+                assert [request.header("authorization") for request in server.requests] == [expected] * 3
+                await fetcher.aclose()
+            assert {request.header("authorization") for request in other.requests} == {None}
+
+
+@pytest.mark.parametrize("sent", ["ä", "ä".encode().decode("latin-1"), "long " * 4000])
+async def test_a_head_is_the_same_by_either_client(sent: str) -> None:
+    """Whatever bytes its headers have, and however many: what was listed by one is read by the other."""
+
+    async def odd(request: Request, peer: Peer) -> None:
+        tag = f'ETag: "{sent.strip()}"\r\n'
+        whole = f"HTTP/1.1 200 OK\r\nContent-Length: {len(DATA)}\r\n{tag}\r\n".encode("latin-1")
+        head, body = ranged(request)
+        is_look = request.line.startswith("HEAD")
+        await peer.send(whole if is_look else head[:-2] + f"{tag}\r\n".encode("latin-1") + body)
+
+    async with RawServer(odd) as server:
+        fetcher = fetcher_of()
+        info = await fetcher.stat(f"{server.url}/o")
+        buffer = bytearray(10)
+        await fetcher.read(info, 0, memoryview(buffer))
+        assert buffer == DATA[:10]
+        assert await fetcher.open_read(f"{server.url}/o", memoryview(buffer)) == (info, 10)
+        await fetcher.aclose()
+
+
+async def test_a_server_that_repeats_the_user_name_does_not_make_it_known() -> None:
+    """Its words are part of the message, without what was sent."""
+
+    async def refusing(request: Request, peer: Peer) -> None:
+        told = f"who is {request.header('authorization')}?".encode()
+        await peer.send(b"HTTP/1.1 401 No\r\nContent-Length: %d\r\n\r\n%s" % (len(told), told))
+
+    async with RawServer(refusing) as server:
+        fetcher = fetcher_of()
+        with pytest.raises(AccessDeniedError, match=r"who is Basic …\?"):
+            await fetcher.open_read(f"http://me:hush@127.0.0.1:{server.port}/o", memoryview(bytearray(10)))
+        await fetcher.aclose()
 
 
 @pytest.mark.parametrize("extra", ['ETag: "two"\r\n', "", "Last-Modified: Thu, 01 Jan 2026 00:00:00 GMT\r\n"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 from hypothesis import given
@@ -12,9 +13,10 @@ from asyncdata.errors import DataError
 from asyncdata.storage.manifest_files import UNKNOWN_SIZE, format_entry, parse_entry
 from asyncdata.types import ObjectInfo
 
+_FILE_NAMES = st.binary(min_size=1).map(os.fsdecode)
 _INFOS = st.builds(
     ObjectInfo,
-    url=st.text(st.characters(exclude_categories=["Cs"]), min_size=1),
+    url=st.text(st.characters(exclude_categories=["Cs"]), min_size=1) | _FILE_NAMES,
     size=st.integers(UNKNOWN_SIZE, 2**63 - 1),
     version=st.none() | st.text(st.characters(exclude_categories=["Cs"])),
     crc32c=st.none() | st.integers(0, 2**32 - 1),
@@ -23,7 +25,7 @@ _INFOS = st.builds(
 
 @given(_INFOS)
 def test_an_entry_is_one_line_and_comes_back(info: ObjectInfo) -> None:
-    """Whatever is in a URL or a version; sizes that are not known are left out."""
+    """Whatever is in a URL or a version, or in the name of a file; sizes that are not known are left out."""
     line = format_entry(info)
     assert "\n" not in line
     again = parse_entry(line.encode(), 0, "m")

@@ -213,6 +213,24 @@ async def test_a_page_to_log_in_is_no_beginning_of_an_object(opening: bool) -> N
 
 @pytest.mark.parametrize("way", ["plain", "aiohttp"])
 @pytest.mark.parametrize("scheme", BOTH)
+async def test_the_length_of_a_part_is_not_the_size_of_the_object(scheme: str, way: str) -> None:
+    """What opens an object learns nothing from a part without its place, and the next attempt opens it."""
+
+    async def at_first(request: Request, peer: Peer) -> None:
+        await peer.send(b"".join(answer(request, **({"content_range": ""} if len(server.requests) == 1 else {}))))
+
+    async with RawServer(at_first) as server:
+        fetcher, listed = fetcher_of(server, way)
+        try:
+            buffer = bytearray(SIZE)
+            assert await fetcher.open_read(listed[scheme].url, memoryview(buffer)) == (listed[scheme], SIZE)
+            assert buffer == DATA[:SIZE]
+        finally:
+            await fetcher.aclose()
+
+
+@pytest.mark.parametrize("way", ["plain", "aiohttp"])
+@pytest.mark.parametrize("scheme", BOTH)
 async def test_a_server_may_send_less_than_was_asked_for(scheme: str, way: str) -> None:
     """And say so: the rest is asked for, and nothing passes for complete that is not."""
 

@@ -82,7 +82,7 @@ class Manifest:
         if recorded is not None:
             known = self._listings[patterns] = [info.url for info in recorded]
             # A local file may have been copied since; its reader looks at what it is now.
-            stored = [info for info in recorded if info.size >= 0 and scheme_of(info.url) != "file"]
+            stored = [info for info in recorded if _is_known(info) and scheme_of(info.url) != "file"]
             self._objects.update((info.url, info) for info in stored)
         return known
 
@@ -121,7 +121,7 @@ class Manifest:
                 continue
             info = parse_entry(line, number, url)
             infos.append(info)
-            if info.size >= 0:
+            if _is_known(info):
                 self._objects[info.url] = info
         if not infos:
             raise DataError("the manifest names no file", url=url)
@@ -138,3 +138,11 @@ class Manifest:
         data = bytearray(info.size)
         await fetcher.read(info, 0, memoryview(data))
         return data
+
+
+def _is_known(info: ObjectInfo) -> bool:
+    """Whether an object need not be opened to be known.
+
+    Of one that is said to be empty nothing is read that could show that it is not; so its version has to be said, too.
+    """
+    return info.size > 0 or (info.size == 0 and info.version is not None)

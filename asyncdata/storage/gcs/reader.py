@@ -157,9 +157,8 @@ class GcsReader:
         seen: list[ObjectInfo] = []
 
         def note(head: ResponseHead) -> None:
-            sent = head.content_range if head.status == 206 else None
-            size = sent.total if sent is not None else head.content_length
-            if head.status in {200, 206} and size is not None:
+            size = head.object_size
+            if size is not None:
                 version = head.headers.get("x-goog-generation")
                 seen.append(ObjectInfo(url=url, size=size, version=version, crc32c=requests.crc_of(head)))
                 if attempt is not None and version is not None:

@@ -248,15 +248,14 @@ def check_media_head(head: ResponseHead, info: ObjectInfo, start: int) -> None:
         raise EncodedBodyError(
             f"the server re-encoded the body (stored as {stored}, sent as {coding}); its ranges are meaningless"
         )
-    if head.status == 200 and not head.is_chunked and info.size >= 0 and head.content_length not in {None, info.size}:
+    if head.status == 200 and info.size >= 0 and head.object_size not in {None, info.size}:
         raise read_failed(
-            f"the server answered 200 with {head.content_length} bytes for an object of {info.size}",
+            f"the server answered 200 with {head.object_size} bytes for an object of {info.size}",
             FailureCause.MALFORMED,
         )
     if head.status == 206 and info.size >= 0 and headers.get("content-range", "").endswith(f"/{info.size}"):
         return  # as nearly all are; whether it is a range at all is looked at where the body is placed
-    range_sent = head.content_range if head.status == 206 else None
-    total = range_sent.total if range_sent is not None else None
+    total = head.object_size
     if total is not None and info.size >= 0 and total != info.size:
         raise object_resized(info, total, start=start, found=sent)
 

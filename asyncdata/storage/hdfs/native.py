@@ -34,6 +34,7 @@ from asyncdata.options import TimeoutOptions
 from asyncdata.storage.failures import FailureCause, read_failed, without_frames
 from asyncdata.storage.hdfs.exceptions import first_line, java_error
 from asyncdata.storage.hdfs.tree import Entry
+from asyncdata.storage.reader import option_of_names
 
 _ARGUMENTS: Final = ("config_dir", "kerberos_principal", "kerberos_keytab", "kerberos_cache")
 _DEFAULT: Final = "fs.defaultFS"
@@ -95,7 +96,7 @@ class NativeClient:
     """
 
     def __init__(self, authority: str, options: Mapping[str, Any], limits: TimeoutOptions) -> None:
-        config = {str(key): str(value) for key, value in dict(options.get("config") or {}).items()}
+        config = {key: str(value) for key, value in option_of_names(options, "config").items()}
         config.setdefault(_FAILOVERS, str(_failovers(authority, config, options.get("config_dir"))))
         patient_s = min(limits.first_byte_s, limits.idle_s)
         config.setdefault(_SOCKET_TIMEOUT, _milliseconds(patient_s))

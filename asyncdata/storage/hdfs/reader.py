@@ -92,8 +92,10 @@ class HdfsReader:
         checking = False
         try:
             file = await self._file(authority, path, info, detour=attempt.detour)
+            if 0 <= info.size != file.size:
+                raise object_resized(info, file.size, start=None)
             if start + len(buffer) > file.size:
-                raise self._short(info, file.size)
+                raise StorageError(f"the file ends at {file.size}")
             await reading.run(file, start, buffer)
             if info.version is not None:
                 checking = True
@@ -192,12 +194,6 @@ class HdfsReader:
                 except StorageError:
                     pass  # the NameNode cannot tell; report the first failure
         return error
-
-    @staticmethod
-    def _short(info: ObjectInfo, size: int) -> StorageError:
-        if info.version is not None and 0 <= info.size != size:
-            return object_resized(info, size, start=None)
-        return StorageError(f"the file ends at {size}")
 
 
 class _Looker:

@@ -81,6 +81,18 @@ class ResponseHead(NamedTuple):
         text = self.headers.get("content-range")
         return None if text is None else _parse_range(text)
 
+    @property
+    def object_size(self) -> int | None:
+        """The size of the whole object, None where the head does not tell: the length of a part is not its size.
+
+        Raises:
+            MalformedHeadError: A header that should tell makes no sense.
+        """
+        if self.status == 206:
+            sent = self.content_range
+            return None if sent is None else sent.total
+        return self.content_length if self.status == 200 and not self.is_chunked else None
+
 
 @functools.lru_cache(maxsize=64)  # asked for more than once per answer
 def _parse_range(text: str) -> ContentRange:

@@ -17,13 +17,12 @@ from asyncdata.errors import (
     AccessDeniedError,
     ObjectNotFoundError,
     StorageError,
-    UnsupportedURLError,
     refused,
 )
 from asyncdata.redaction import redact_url
 from asyncdata.storage.attempt import Attempt
 from asyncdata.storage.blocking_jobs import ThreadJobs
-from asyncdata.storage.changed import object_changed, object_deleted
+from asyncdata.storage.changed import object_changed, object_deleted, object_resized
 from asyncdata.storage.failures import FailureCause, read_failed
 from asyncdata.storage.globs import compile_glob
 from asyncdata.storage.local.descriptors import Descriptors, fill, max_idle_files, version_of
@@ -116,11 +115,12 @@ class LocalReader:
     def _check(info: ObjectInfo, version: str, start: int) -> None:
         if info.version is not None and version != info.version:
             raise object_changed(info, version, start=start, note=" (inode-mtime-size)")
+        size = int(version.rpartition("-")[2])
+        if 0 <= info.size != size:
+            raise object_resized(info, size, start=start, found=version)
 
 
 def _stat(url: str) -> ObjectInfo:
-    if "\0" in url:
-        raise UnsupportedURLError("a path with a zero byte", url=url.replace("\0", "\\0"))
     try:
         status = os.stat(path_of(url))
     except OSError as error:
@@ -134,7 +134,7 @@ def _stat(url: str) -> ObjectInfo:
 def _glob(pattern: str) -> list[ObjectInfo]:
     lead = ""
     text = pattern
-    if pattern.lower().startswith("file://"):
+    if pattern.lower().startswith("file:"):
         path = path_of(pattern)
         lead, text = pattern[: len(pattern) - len(path)] if pattern.endswith(path) else "file://", path
     found: dict[str, ObjectInfo] = {}

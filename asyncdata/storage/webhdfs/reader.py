@@ -21,7 +21,7 @@ from typing import Final
 from asyncdata.errors import AccessDeniedError, ObjectChangedError, ObjectNotFoundError, StorageError
 from asyncdata.storage.attempt import Attempt
 from asyncdata.storage.bodies import Bodies
-from asyncdata.storage.changed import object_changed, object_deleted
+from asyncdata.storage.changed import object_changed, object_deleted, object_resized
 from asyncdata.storage.failures import FailureCause, ReadFailedError, locate, read_failed
 from asyncdata.storage.fallback import Why
 from asyncdata.storage.globs import compile_glob
@@ -94,7 +94,7 @@ class Callers:
             return False
         try:
             token = Path(self._file).read_text(encoding="ascii").strip()
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, TypeError) as error:
             raise AccessDeniedError(f"the delegation token cannot be read: {type(error).__name__}") from None
         changed = token != self._caller.token
         self._caller = Caller(token=token)
@@ -252,6 +252,8 @@ class WebHdfsReader:
             raise object_deleted(info, start=None) from None
         if entry.is_folder or entry.version != info.version:
             raise object_changed(info, entry.version, start=None, note=" (mtime-length-inode)")
+        if 0 <= info.size != entry.size:
+            raise object_resized(info, entry.size, start=None, found=entry.version)
 
     async def _explain(self, error: StorageError, info: ObjectInfo, filled: int) -> StorageError:
         """A read that failed because the file is another one by now says so."""

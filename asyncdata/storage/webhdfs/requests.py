@@ -90,12 +90,14 @@ def follow(url: str, location: str) -> str:
 
 def parse_status(body: bytes, path: str) -> Entry:
     """The answer to GETFILESTATUS."""
-    status = _field(_json(body), "FileStatus")
-    return _entry(status, path)
+    entry = _entry(_field(_json(body), "FileStatus"), path)
+    if entry is None:
+        raise ObjectNotFoundError("a symbolic link")
+    return entry
 
 
 def parse_listing(body: bytes, folder: str) -> list[Entry]:
-    """The answer to LISTSTATUS; empty for a file, whose listing is itself."""
+    """The answer to LISTSTATUS; empty for a file, whose listing is itself. Symbolic links are left out."""
     statuses = _field(_field(_json(body), "FileStatuses"), "FileStatus")
     if not isinstance(statuses, list):
         raise _malformed("FileStatus is not a list")
@@ -104,9 +106,11 @@ def parse_listing(body: bytes, folder: str) -> list[Entry]:
         name = _field(status, "pathSuffix")
         if name == "":
             return []
-        if not isinstance(name, str) or "/" in name:
-            raise _malformed("a name with a slash")
-        found.append(_entry(status, f"{folder.rstrip('/')}/{name}"))
+        if not isinstance(name, str) or "/" in name or name in {".", ".."}:
+            raise _malformed("a name that is none of a file in the folder")
+        entry = _entry(status, f"{folder.rstrip('/')}/{name}")
+        if entry is not None:
+            found.append(entry)
     return found
 
 
@@ -129,15 +133,16 @@ def _without(text: str, caller: Caller) -> str:
     return text
 
 
-def _entry(status: Any, path: str) -> Entry:
+def _entry(status: Any, path: str) -> Entry | None:
+    """A file or a folder; None for a symbolic link."""
     kind, size, changed = _field(status, "type"), _field(status, "length"), _field(status, "modificationTime")
-    if kind not in {"FILE", "DIRECTORY", "SYMLINK"} or not _is_count(size) or not isinstance(changed, int):
+    if kind not in ("FILE", "DIRECTORY", "SYMLINK") or not _is_count(size) or not isinstance(changed, int):
         raise _malformed("a file status without type, length and modificationTime")
     # The number of the inode tells two files apart that were written in the same millisecond; old servers have none.
     inode = status.get("fileId")
     version = f"{changed}-{size}" + (f"-{inode}" if _is_count(inode) else "")
     if kind == "SYMLINK":
-        raise ObjectNotFoundError("a symbolic link")
+        return None
     return Entry(path=path, is_folder=kind == "DIRECTORY", size=size, version=version)
 
 

@@ -91,6 +91,16 @@ def test_ranges() -> None:
             _ = parse_head(head_with(f"Content-Range: {bad}")).content_range
 
 
+def test_sizes_of_objects() -> None:
+    """A part tells it by its place alone, a whole object by its length, and other answers do not."""
+    assert parse_head(head_with("Content-Range: bytes 2-5/9", "Content-Length: 4")).object_size == 9
+    assert parse_head(head_with("Content-Range: bytes 2-5/*", "Content-Length: 4")).object_size is None
+    assert parse_head(head_with("Content-Length: 4")).object_size is None
+    assert parse_head(b"HTTP/1.1 200 OK\r\nContent-Length: 4").object_size == 4
+    assert parse_head(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\nTransfer-Encoding: chunked").object_size is None
+    assert parse_head(b"HTTP/1.1 404 No\r\nContent-Length: 4").object_size is None
+
+
 def test_who_closes() -> None:
     """HTTP/1.1 keeps the connection unless told otherwise, HTTP/1.0 the other way round."""
     assert parse_head(head_with()).keep_alive

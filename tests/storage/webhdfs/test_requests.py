@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncdata.errors import StorageError
+from asyncdata.errors import ObjectNotFoundError, StorageError
 from asyncdata.storage.webhdfs.requests import (
     Caller,
     NameNodePath,
@@ -32,15 +32,35 @@ def test_a_url_quotes_the_path_and_names_the_caller() -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"length": -1}, {"length": "5"}, {"type": "PIPE"}, {"modificationTime": None}, {"pathSuffix": "../../x"}]
+    "change",
+    [
+        {"length": -1},
+        {"length": "5"},
+        {"type": "PIPE"},
+        {"type": ["FILE"]},
+        {"type": {}},
+        {"modificationTime": None},
+        {"pathSuffix": "../../x"},
+        {"pathSuffix": "."},
+        {"pathSuffix": "..", "type": "DIRECTORY"},
+    ],
 )
 def test_an_answer_that_makes_no_sense_is_an_error(change: dict[str, Any]) -> None:
-    """Negative sizes, other types, names that climb out of their folder; and what is too deep to be read."""
+    """Negative sizes, other types, names that lead out of their folder; and what is too deep to be read."""
     with pytest.raises(StorageError):
         parse_listing(b"[" * 100_000, "/f")
     body = json.dumps({"FileStatuses": {"FileStatus": [{**_STATUS, **change}]}}).encode()
     with pytest.raises(StorageError):
         parse_listing(body, "/f")
+
+
+def test_a_symbolic_link_hides_nothing_beside_it() -> None:
+    """A link is not followed, and is no file; the files of its folder are listed all the same."""
+    link, file = {**_STATUS, "type": "SYMLINK", "pathSuffix": "link"}, {**_STATUS, "pathSuffix": "file"}
+    body = json.dumps({"FileStatuses": {"FileStatus": [link, file]}}).encode()
+    assert [entry.path for entry in parse_listing(body, "/f")] == ["/f/file"]
+    with pytest.raises(ObjectNotFoundError, match="symbolic link"):
+        parse_status(json.dumps({"FileStatus": link}).encode(), "/f/link")
 
 
 @given(
