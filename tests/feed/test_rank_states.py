@@ -227,6 +227,41 @@ def test_a_kept_position_is_loaded_by_its_keeper_alone() -> None:
 
 
 @pytest.mark.parametrize("known", [False, True])
+def test_an_epoch_that_the_trainer_ends_is_followed_by_the_next_one(*, known: bool) -> None:
+    """Whatever it has left of it, and has asked for ahead."""
+    feed = plain(numbers(20, known=known))
+    used = UsedBatches(feed)
+    used.end_epoch()
+    assert place(feed) == (0, 0)
+    steps = iter(feed)
+    for _ in range(3):
+        next(steps)
+    for _ in range(2):
+        used.trained(stepped=True)
+    used.end_epoch()
+    assert place(feed) == (1, 0)
+    assert list(steps) == []
+    assert next(iter(feed)).tolist() == next(iter(numbers(20, known=known).iterator(epoch=1))).tolist()
+
+
+def test_an_iteration_that_was_not_used_is_begun_again() -> None:
+    """A trainer that asks one iterator ahead may take another one; only whoever commits knows."""
+    expected = [batch.tolist() for batch in numbers(20, known=False)]
+    feed = plain(numbers(20, known=False))
+    used = UsedBatches(feed)
+    next(iter(feed))
+    steps = iter(feed)
+    assert [next(steps).tolist() for _ in range(2)] == expected[:2]
+    used.trained(stepped=True)
+    again = plain(numbers(20, known=False))
+    UsedBatches(again).load_state_dict(used.state_dict())
+    next(iter(again))
+    assert [batch.tolist() for batch in again] == expected[1:]
+    feed.set_epoch(3)
+    assert next(iter(feed)).tolist() == next(iter(numbers(20, known=False).iterator(epoch=3))).tolist()
+
+
+@pytest.mark.parametrize("known", [False, True])
 def test_looking_ahead_ends_an_epoch_of_which_nothing_is_left(*, known: bool) -> None:
     """And changes nothing else: the same batches follow."""
     feed, expected = plain(numbers(7, known=known)), [batch.tolist() for batch in numbers(7, known=known)]
