@@ -357,10 +357,15 @@ class UsedBatches(AllRanks):
         """Gradients of an optimizer step that was not taken are forgotten."""
         self.unused = 0
 
-    def end_epoch(self) -> None:
-        """The trainer takes no more batches of this epoch: the position is the beginning of the next one."""
+    def end_epoch(self, epoch: int | None = None) -> None:
+        """The trainer takes no more batches of this epoch: the position is the beginning of the next one.
+
+        Args:
+            epoch: Its number; None: the one whose batches were asked for last.
+        """
         run = self._feed._run  # noqa: SLF001 -- as above
-        if run is not None:
+        if run is not None and epoch in (None, run.epoch):
+            self.unused = 0
             run.finish()
 
     def trained(self, *, stepped: bool) -> None:

@@ -48,6 +48,11 @@ class LightningCallback(Callback):  # type: ignore[misc]  # lightning is not the
         if trainer.is_last_batch or batch_idx + 1 >= trainer.num_training_batches:
             self._used.end_epoch()
 
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """A module may end an epoch before it trains on a batch that it was given."""
+        if trainer.is_last_batch:
+            self._used.end_epoch(trainer.current_epoch)  # and not the next one, which may have been asked for ahead
+
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Lightning, too, goes on behind the last optimizer step: gradients that were accumulated are not saved."""
         progress = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]

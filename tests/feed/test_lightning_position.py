@@ -29,6 +29,11 @@ class OneWeight(lightning.LightningModule):  # type: ignore[misc]  # lightning i
         super().__init__()
         self.weight = torch.nn.Parameter(torch.zeros(()))
         self.used: list[Any] = []
+        self.most = BATCHES
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> int | None:
+        """-1 ends the epoch, and leaves the batch unused."""
+        return -1 if batch_idx == self.most else None
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         """Of one batch."""
@@ -43,8 +48,8 @@ class OneWeight(lightning.LightningModule):  # type: ignore[misc]  # lightning i
         return torch.optim.SGD(self.parameters(), 0.1)
 
 
-class SavedByValidation(lightning.Callback):  # type: ignore[misc]  # as above
-    """Saves a checkpoint in each validation, of which there is one behind each batch."""
+class Saved(lightning.pytorch.callbacks.Checkpoint):  # type: ignore[misc]  # as above
+    """Saves a checkpoint in each validation, of which there is one behind each batch, and one of the first epoch."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -52,6 +57,11 @@ class SavedByValidation(lightning.Callback):  # type: ignore[misc]  # as above
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
         """Its name is the number of batches that were trained on."""
         trainer.save_checkpoint(self._folder / f"{len(pl_module.used)}.ckpt")
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        """When Lightning saves the checkpoint of an epoch, too."""
+        if trainer.current_epoch == 0:
+            trainer.save_checkpoint(self._folder / "epoch.ckpt")
 
 
 def batches(*, known: bool) -> Any:
@@ -63,13 +73,13 @@ def batches(*, known: bool) -> Any:
 def trained(fed: Any, folder: Path, checkpoint: Path | None = None, **settings: Any) -> tuple[list[Any], float]:
     """The batches that were trained on, and the weight that they made."""
     module = OneWeight()
+    module.most = settings.pop("most", BATCHES)
     trainer = lightning.Trainer(
         max_epochs=EPOCHS,
         val_check_interval=1,
-        callbacks=[feed.lightning_callback(fed), SavedByValidation(folder)],
+        callbacks=[feed.lightning_callback(fed), Saved(folder)],
         accelerator="cpu",
         logger=False,
-        enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
         num_sanity_val_steps=0,
@@ -95,12 +105,16 @@ def test_a_run_goes_on_from_the_checkpoint_of_a_validation(*, known: bool, per_s
 
 @pytest.mark.slow
 @pytest.mark.parametrize("known", [True, False])
-def test_a_shortened_epoch_is_followed_by_the_next_one(*, known: bool, tmp_path: Path) -> None:
-    """What ``limit_train_batches`` leaves of an epoch is left, in a run that goes on, too."""
-    whole, weight = trained(batches(known=known), tmp_path / "first", limit_train_batches=3)
+@pytest.mark.parametrize("shortened", [{"limit_train_batches": 3}, {"most": 3}])
+def test_a_shortened_epoch_is_followed_by_the_next_one(
+    *, known: bool, shortened: dict[str, int], tmp_path: Path
+) -> None:
+    """What Lightning or the module leave of an epoch is left, in a run that goes on, too."""
+    whole, weight = trained(batches(known=known), tmp_path / "first", **shortened)
     assert len(whole) == EPOCHS * 3
-    rest = trained(batches(known=known), tmp_path / "again", tmp_path / "first" / "3.ckpt", limit_train_batches=3)
-    assert rest == (whole[3:], weight)
+    for name in ("3", "epoch"):
+        rest = trained(batches(known=known), tmp_path / "again", tmp_path / "first" / f"{name}.ckpt", **shortened)
+        assert rest == (whole[3:], weight)
 
 
 @pytest.mark.slow
