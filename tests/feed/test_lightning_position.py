@@ -107,7 +107,7 @@ def test_a_run_goes_on_from_the_checkpoint_of_a_validation(*, known: bool, per_s
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("shortened", [{"limit_train_batches": 3}, {"most": 3}])
 def test_a_shortened_epoch_is_followed_by_the_next_one(
-    *, known: bool, shortened: dict[str, int], tmp_path: Path
+    *, known: bool, shortened: dict[str, Any], tmp_path: Path
 ) -> None:
     """What Lightning or the module leave of an epoch is left, in a run that goes on, too."""
     whole, weight = trained(batches(known=known), tmp_path / "first", **shortened)
