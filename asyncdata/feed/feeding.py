@@ -349,6 +349,7 @@ class UsedBatches(AllRanks):
     """
 
     def __init__(self, feed: Feed) -> None:
+        arguments.instance("batches", feed, Feed, "a feed, such as asyncdata.feed.torch(ds)")
         super().__init__(feed)
         feed._kept = True  # noqa: SLF001 -- a part of it
         self.unused = 0

@@ -212,6 +212,12 @@ def test_only_whole_optimizer_steps_are_used() -> None:
     assert place(feed) == (1, 0)
 
 
+def test_a_callback_takes_nothing_but_a_feed() -> None:
+    """Neither the dataset nor a DataLoader around the feed, which would fail in the middle of the training only."""
+    with pytest.raises(TypeError, match="batches must be a feed, such as .*, not a Dataset"):
+        UsedBatches(numbers(20, known=True))  # type: ignore[arg-type]  # the mistake
+
+
 def test_a_kept_position_is_loaded_by_its_keeper_alone() -> None:
     """A trainer that saves the feed beside the callback does not move it, not even with another rank's state."""
     feed = plain(numbers(20, known=True), 1, world=2)
