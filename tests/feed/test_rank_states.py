@@ -214,7 +214,7 @@ def test_only_whole_optimizer_steps_are_used() -> None:
 
 def test_a_callback_takes_nothing_but_a_feed() -> None:
     """Neither the dataset nor a DataLoader around the feed, which would fail in the middle of the training only."""
-    with pytest.raises(TypeError, match="batches must be a feed, such as .*, not a Dataset"):
+    with pytest.raises(TypeError, match=r"batches must be a feed, such as .*, not a Dataset"):
         UsedBatches(numbers(20, known=True))  # type: ignore[arg-type]  # the mistake
 
 
