@@ -78,6 +78,10 @@ class Feed(ABC):
         self._check_process()
         return FeedIterator(self)
 
+    def __bool__(self) -> bool:
+        """A feed is true, also where its length is not known, which ``bool`` would ask for."""
+        return True
+
     def __len__(self) -> int:
         """Steps of an epoch.
 
@@ -140,7 +144,7 @@ class Feed(ABC):
     def _begin(self) -> Run:
         """Starts the next epoch."""
         self._check_process()
-        place, even = self._next, self._division.even
+        place, even = self._beginning(), self._division.even
         steps, part = self._known_steps(), self.dataset
         if place.begun_by:
             steps, part = None, self._division.part(self._whole, self._rank(), begun_by=place.begun_by)
@@ -152,6 +156,16 @@ class Feed(ABC):
         self._run = Run(own, place, steps=steps, even=even, least=least, hand=self._hand(), kept=self._kept)
         self._next = EpochPlace(place.epoch + 1)
         return self._run
+
+    def _beginning(self) -> EpochPlace:
+        """Where the next iteration begins: once more where the one before it did, if it is known to be unused.
+
+        A trainer may ask one iterator ahead, and then take another one.
+        """
+        run = self._run
+        if self._kept and run is not None and run.is_unused and self._next == EpochPlace(run.epoch + 1):
+            return run.place()
+        return self._next
 
     # --- state -----------------------------------------------------------------------------------------------------
 
@@ -329,16 +343,31 @@ class UsedBatches(AllRanks):
     """The position of a feed as a callback keeps it: behind the batches of whole optimizer steps.
 
     From now on the feed's state means what is committed here, and the callback is who loads it.
+
+    Attributes:
+        unused: Batches that were trained on and have not changed the model yet.
     """
 
     def __init__(self, feed: Feed) -> None:
+        arguments.instance("batches", feed, Feed, "a feed, such as asyncdata.feed.torch(ds)")
         super().__init__(feed)
         feed._kept = True  # noqa: SLF001 -- a part of it
-        self._unused = 0
+        self.unused = 0
 
     def begin_epoch(self) -> None:
         """Gradients of an optimizer step that was not taken are forgotten."""
-        self._unused = 0
+        self.unused = 0
+
+    def end_epoch(self, epoch: int | None = None) -> None:
+        """The trainer takes no more batches of this epoch: the position is the beginning of the next one.
+
+        Args:
+            epoch: Its number; None: the one whose batches were asked for last.
+        """
+        run = self._feed._run  # noqa: SLF001 -- as above
+        if run is not None and epoch in (None, run.epoch):
+            self.unused = 0
+            run.finish()
 
     def trained(self, *, stepped: bool) -> None:
         """A batch was trained on.
@@ -346,8 +375,8 @@ class UsedBatches(AllRanks):
         Args:
             stepped: The optimizer has used its gradients, and those of the batches before.
         """
-        self._unused += 1
+        self.unused += 1
         if stepped:
-            for _ in range(self._unused):
+            for _ in range(self.unused):
                 self._feed.commit()
-            self._unused = 0
+            self.unused = 0

@@ -245,6 +245,7 @@ def lightning_callback(batches: TorchFeed) -> LightningCallback:
 
     Raises:
         ModuleNotFoundError: Lightning is not installed.
+        TypeError: It is no feed, but a dataset or a DataLoader, for example.
 
     Example:
         >>> import asyncdata as ad
@@ -270,6 +271,7 @@ def transformers_callback(batches: TorchFeed) -> TransformersCallback:
 
     Raises:
         ModuleNotFoundError: transformers is not installed.
+        TypeError: It is no feed, but a dataset or a DataLoader, for example.
 
     Example:
         >>> import asyncdata as ad

@@ -7,6 +7,7 @@ do: jax keeps the array alive, the array keeps the slab. What jax has no type fo
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, TypeAlias, TypeGuard
 
 import jax
@@ -18,9 +19,10 @@ from jax.sharding import NamedSharding, PartitionSpec, Sharding
 from asyncdata import arguments
 from asyncdata.dataset.dataset import Dataset
 from asyncdata.dataset.handles import node_of
-from asyncdata.errors import PipelineError
+from asyncdata.errors import PipelineError, StateError
 from asyncdata.feed.even import Least
 from asyncdata.feed.feeding import Feed
+from asyncdata.feed.own_batches import EpochPlace
 from asyncdata.feed.ranks import Division, Share, share_of
 from asyncdata.feed.run import Conversion, Hand
 from asyncdata.memory.narrow import halved
@@ -49,6 +51,17 @@ class JaxFeed(Feed):
 
     def _check_process(self) -> None:
         """Any process will do."""
+
+    def _state(self, place: EpochPlace) -> dict[str, Any]:
+        """Has the rows to which shorter batches are filled up: behind the state there may be none but a shorter one."""
+        return {**super()._state(place), "rows": self._most_rows}
+
+    def _load(self, states: Sequence[Mapping[str, Any]]) -> None:
+        super()._load(states)
+        rows = [state.get("rows", 0) for state in states]
+        if not all(isinstance(number, int) for number in rows):
+            raise StateError(f"the state of a feed says that its batches have {rows} rows, which are no numbers")
+        self._most_rows = max(self._most_rows, *rows)
 
     def _distributed(self) -> tuple[int, int] | None:
         if self._sharding is None:

@@ -17,9 +17,15 @@ class LightningCallback(Callback):  # type: ignore[misc]  # lightning is not the
         self._used = UsedBatches(batches)
         self._steps = 0
 
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Lightning numbers the epochs. Only later it may load a checkpoint, which knows more, and asks for batches."""
+        if stage == "fit":
+            self._batches.set_epoch(trainer.current_epoch)
+
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Lightning numbers the epochs."""
-        self._batches.set_epoch(trainer.current_epoch)
+        """Behind a checkpoint without a position, the number of the epoch is known only now."""
+        if self._batches.epoch < trainer.current_epoch:
+            self._batches.set_epoch(trainer.current_epoch)
         self._steps = trainer.global_step
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -37,6 +43,22 @@ class LightningCallback(Callback):  # type: ignore[misc]  # lightning is not the
             epochs.started = max(epochs.started, epochs.completed + 1)
         self._used.trained(stepped=trainer.global_step != self._steps or not pl_module.automatic_optimization)
         self._steps = trainer.global_step
+        # A checkpoint behind the last batch may be one inside the epoch for Lightning, which then ends that epoch
+        # without asking for a batch.
+        if trainer.is_last_batch or batch_idx + 1 >= trainer.num_training_batches:
+            self._used.end_epoch()
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """A module may end an epoch before it trains on a batch that it was given."""
+        if trainer.is_last_batch:
+            self._used.end_epoch(trainer.current_epoch)  # and not the next one, which may have been asked for ahead
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Lightning, too, goes on behind the last optimizer step: gradients that were accumulated are not saved."""
+        progress = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]
+        for counts in (progress["current"], progress["total"]):
+            for name in counts:
+                counts[name] -= self._used.unused
 
     def state_dict(self) -> dict[str, Any]:
         """All ranks', because Lightning saves what the first rank says; all of them call it."""

@@ -128,13 +128,13 @@ def _tensor(leaf: Any) -> Any:
 
 def _shared(leaf: npt.NDArray[Any]) -> Any:
     """The tensor that shares the memory of an array, or that of a copy; None where torch has no type for it."""
+    if not leaf.dtype.isnative:
+        leaf = leaf.astype(leaf.dtype.newbyteorder("="))
     if leaf.dtype.name in _OF_BITS:
         bits = f"u{leaf.dtype.itemsize}"
         return _shared(leaf.view(bits)).view(getattr(torch, leaf.dtype.name))
     if leaf.dtype.kind not in _KINDS or leaf.dtype.itemsize > 16:
         return None
-    if not leaf.dtype.isnative:
-        leaf = leaf.astype(leaf.dtype.newbyteorder("="))
     if not leaf.flags.writeable or any(stride < 0 or stride % leaf.itemsize for stride in leaf.strides):
         # Writing to a tensor over read-only memory is undefined, and torch knows neither negative strides nor those
         # of a field of packed records.

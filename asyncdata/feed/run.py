@@ -256,11 +256,22 @@ class Run:
         """Whether the epoch has ended, and all its batches were used: the next epoch's beginning is the place then."""
         return self.ended and self._used == self.handed
 
+    @property
+    def is_unused(self) -> bool:
+        """Whether no batch was used, though there was one."""
+        return self._used == self.begun and not self.is_used_up
+
     def place(self, steps: int | None = None) -> EpochPlace:
         """Where the epoch is behind so many batches, or else behind those that were used."""
         if steps is None:
             steps = self._used
         return self._own.place(steps)._replace(agreed=self._agreed(steps))
+
+    def finish(self) -> None:
+        """Ends before the epoch does: what is left of it, and what was handed out ahead, is not wanted."""
+        self.handed = self._used
+        self.ended = True
+        self.close()
 
     def close(self) -> None:
         """Ends, and waits for it."""

@@ -295,6 +295,7 @@ def test_a_feed_has_a_length_where_it_is_known() -> None:
     for settings in ({"even": "drop"}, {"even": None}, {"even": "agree", "world": 2}, {"world": 2, "shard": False}):
         with pytest.raises(TypeError, match="known"):
             len(plain(numbers(10, known="shard" in settings), **settings))
+        assert plain(numbers(10, known="shard" in settings), **settings)  # ``if batches:`` asks nothing
     with pytest.raises(TypeError, match="infinite"):
         len(plain(ad.Dataset.range(3).repeat()))
 

@@ -13,7 +13,7 @@ import pytest
 
 import asyncdata as ad
 from asyncdata import feed
-from asyncdata.errors import PipelineError, UnbatchableError
+from asyncdata.errors import PipelineError, StateError, UnbatchableError
 from tests.feed.installed import needed
 from tests.feed.jax_rank import BATCH, COUNTS, EVALUATED, WHOLE
 from tests.feed.rank_processes import answers_of
@@ -245,6 +245,24 @@ def test_types_that_numpy_lacks_are_those_of_jax(dtype: str) -> None:
             assert isinstance(batch, jax.Array)
             assert batch.dtype == kind
             assert batch.astype(np.int32).tolist() == list(range(4 * number, 4 * number + 4))
+
+
+def test_padding_goes_on_at_every_step() -> None:
+    """If only reading tells how many rows a batch has, the state knows it: only a shorter one may be left."""
+    sharding = NamedSharding(jax.make_mesh((4,), ("d",)), PartitionSpec("d"))
+
+    def numbers() -> Any:
+        ds = ad.Dataset.range(22, output_type=np.int32).batch(8).map(lambda batch: batch + 1)
+        return feed.jax(ds, sharding=sharding, even="pad")
+
+    whole = [(batch.tolist(), mask.tolist()) for batch, mask in numbers()]
+    batches = numbers()
+    for step, _ in enumerate(batches, start=1):
+        again = numbers()
+        again.load_state_dict(json.loads(json.dumps(batches.state_dict())))
+        assert [(batch.tolist(), mask.tolist()) for batch, mask in again] == whole[step:]
+    with pytest.raises(StateError, match="no numbers"):
+        numbers().load_state_dict({**batches.state_dict(), "rows": "8"})
 
 
 @pytest.mark.parametrize("depth", [0, 2])

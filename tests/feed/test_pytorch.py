@@ -171,6 +171,8 @@ def test_types_that_numpy_lacks_are_those_of_torch(dtype: str) -> None:
     assert feed_pytorch()._as_numpy(batch["x"]).tobytes() == array.tobytes()
     assert feed_pytorch().on_host(array).data_ptr() == array.__array_interface__["data"][0]
     assert feed_pytorch().on_host(array[1:2].reshape(())).tolist() == 4.0
+    swapped = array.astype(array.dtype.newbyteorder())
+    assert feed_pytorch().on_host(swapped).tolist() == [3.0, 4.0, 5.0]
 
 
 def test_read_only_elements_are_never_changed() -> None:

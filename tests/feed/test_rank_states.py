@@ -213,6 +213,12 @@ def test_only_whole_optimizer_steps_are_used() -> None:
     assert place(feed) == (1, 0)
 
 
+def test_a_callback_takes_nothing_but_a_feed() -> None:
+    """Neither the dataset nor a DataLoader around the feed, which would fail in the middle of the training only."""
+    with pytest.raises(TypeError, match=r"batches must be a feed, such as .*, not a Dataset"):
+        UsedBatches(numbers(20, known=True))  # type: ignore[arg-type]  # the mistake
+
+
 def test_a_kept_position_is_loaded_by_its_keeper_alone() -> None:
     """A trainer that saves the feed beside the callback does not move it, not even with another rank's state."""
     feed = plain(numbers(20, known=True), 1, world=2)
@@ -225,6 +231,41 @@ def test_a_kept_position_is_loaded_by_its_keeper_alone() -> None:
     next(iter(mine))
     used.load_state_dict({"ranks": [other.state_dict(), mine.state_dict()]})
     assert place(feed) == (0, 1)
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_an_epoch_that_the_trainer_ends_is_followed_by_the_next_one(*, known: bool) -> None:
+    """Whatever it has left of it, and has asked for ahead."""
+    feed = plain(numbers(20, known=known))
+    used = UsedBatches(feed)
+    used.end_epoch()
+    assert place(feed) == (0, 0)
+    steps = iter(feed)
+    for _ in range(3):
+        next(steps)
+    for _ in range(2):
+        used.trained(stepped=True)
+    used.end_epoch()
+    assert place(feed) == (1, 0)
+    assert list(steps) == []
+    assert next(iter(feed)).tolist() == next(iter(numbers(20, known=known).iterator(epoch=1))).tolist()
+
+
+def test_an_iteration_that_was_not_used_is_begun_again() -> None:
+    """A trainer that asks one iterator ahead may take another one; only whoever commits knows."""
+    expected = [batch.tolist() for batch in numbers(20, known=False)]
+    feed = plain(numbers(20, known=False))
+    used = UsedBatches(feed)
+    next(iter(feed))
+    steps = iter(feed)
+    assert [next(steps).tolist() for _ in range(2)] == expected[:2]
+    used.trained(stepped=True)
+    again = plain(numbers(20, known=False))
+    UsedBatches(again).load_state_dict(used.state_dict())
+    next(iter(again))
+    assert [batch.tolist() for batch in again] == expected[1:]
+    feed.set_epoch(3)
+    assert next(iter(feed)).tolist() == next(iter(numbers(20, known=False).iterator(epoch=3))).tolist()
 
 
 @pytest.mark.parametrize("known", [False, True])
