@@ -208,7 +208,8 @@ def test_killed_at_any_moment(tmp_path: Path) -> None:
 
     def attempt(number: int) -> int:
         places = random.Random(number)
-        how, count = ("line", places.randrange(600)) if number % 2 else ("time", places.randrange(1, 200))
+        # Some 650 lines make a save.
+        how, count = ("line", places.randrange(2000)) if number % 2 else ("time", places.randrange(1, 200))
         path = tmp_path / f"state {number}"
         done = subprocess.run(
             [sys.executable, str(script), str(path), how, str(count)], env=environment, check=False, timeout=LIMIT_S

@@ -25,7 +25,7 @@ from asyncdata.plan.label import steps_of
 from asyncdata.plan.node import Node
 from asyncdata.plan.sequence import Enumerate, Random, Scan, TakeWhile, Unique
 from asyncdata.plan.sources import ManifestFile
-from asyncdata.plan.transformations import Batch, Filter, IgnoreErrors, Prefetch, Shuffle, Skip, Take
+from asyncdata.plan.transformations import Filter, IgnoreErrors, Prefetch, Shuffle, Skip, Take
 from asyncdata.planner.cardinality import cardinality
 from asyncdata.planner.element_spec import element_spec
 from asyncdata.planner.explain import Explanation
@@ -630,15 +630,7 @@ class Dataset:
             >>> [batch.tolist() for batch in ad.Dataset.range(5).batch(2, drop_remainder=True)]
             [[0, 1], [2, 3]]
         """
-        arguments.integer_or_none("num_parallel_calls", num_parallel_calls, least=1, autotune=True)
-        arguments.flag_or_none("deterministic", deterministic)
-        return Dataset(
-            Batch(
-                input=self._node,
-                size=arguments.integer("batch_size", batch_size, least=1),
-                drop_remainder=arguments.flag("drop_remainder", drop_remainder),
-            )
-        )
+        return Dataset(grouping.batch(self._node, batch_size, drop_remainder, num_parallel_calls, deterministic))
 
     def unbatch(self) -> Dataset:
         """The rows of every element, one by one: the inverse of `batch` and `ragged_batch`.
@@ -1061,9 +1053,12 @@ class Dataset:
             >>> [int(x) for x in ds]
             [0, 1, 0, 1]
         """
-        arguments.integer_or_none("buffer_output_elements", buffer_output_elements, least=0, autotune=True)
-        arguments.integer_or_none("prefetch_input_elements", prefetch_input_elements, least=0, autotune=True)
-        return self.interleave(map_func, cycle_length, block_length, deterministic=fused.unless_sloppy(sloppy))
+        return self.interleave(
+            map_func,
+            cycle_length,
+            block_length,
+            deterministic=fused.unless_sloppy(sloppy, buffer_output_elements, prefetch_input_elements),
+        )
 
     # --- the dataset as a whole --------------------------------------------------------------------------------------
 

@@ -24,8 +24,12 @@ def calls_at_once(num_parallel_calls: int | None, num_parallel_batches: int | No
     return batches * arguments.integer("batch_size", batch_size, least=1)
 
 
-def unless_sloppy(sloppy: bool | None) -> bool | None:
-    """Returns the `deterministic` that `sloppy` means."""
+def unless_sloppy(
+    sloppy: bool | None, buffer_output_elements: int | None, prefetch_input_elements: int | None
+) -> bool | None:
+    """Returns the `deterministic` that `sloppy` means. The other arguments are only checked."""
+    arguments.integer_or_none("buffer_output_elements", buffer_output_elements, least=0, autotune=True)
+    arguments.integer_or_none("prefetch_input_elements", prefetch_input_elements, least=0, autotune=True)
     said = arguments.flag_or_none("sloppy", sloppy)
     return None if said is None else not said
 

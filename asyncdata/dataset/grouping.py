@@ -37,6 +37,19 @@ from asyncdata.storage.local.paths import path_of
 from asyncdata.storage.urls import scheme_of
 
 
+def batch(
+    node: Node, batch_size: int, drop_remainder: bool, num_parallel_calls: int | None, deterministic: bool | None
+) -> Node:
+    """`Dataset.batch`."""
+    arguments.integer_or_none("num_parallel_calls", num_parallel_calls, least=1, autotune=True)
+    arguments.flag_or_none("deterministic", deterministic)
+    return Batch(
+        input=node,
+        size=arguments.integer("batch_size", batch_size, least=1),
+        drop_remainder=arguments.flag("drop_remainder", drop_remainder),
+    )
+
+
 def rebatch(node: Node, batch_size: int | Sequence[int] | npt.NDArray[Any], drop_remainder: bool) -> Node:
     """`Dataset.rebatch`."""
     several = isinstance(batch_size, np.ndarray) and batch_size.ndim > 0
