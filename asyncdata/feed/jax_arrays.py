@@ -53,7 +53,7 @@ class JaxFeed(Feed):
         """Any process will do."""
 
     def _state(self, place: EpochPlace) -> dict[str, Any]:
-        """Has the rows to which shorter batches are filled up: behind the state there may be none but a shorter one."""
+        """Includes the rows to which shorter batches are filled up, because only a shorter one may be left."""
         return {**super()._state(place), "rows": self._most_rows}
 
     def _load(self, states: Sequence[Mapping[str, Any]]) -> None:

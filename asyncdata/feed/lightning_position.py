@@ -18,12 +18,12 @@ class LightningCallback(Callback):  # type: ignore[misc]  # lightning is not the
         self._steps = 0
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Lightning numbers the epochs. Only later it may load a checkpoint, which knows more, and asks for batches."""
+        """Takes the number of the epoch before Lightning asks for batches or loads a checkpoint, which knows more."""
         if stage == "fit":
             self._batches.set_epoch(trainer.current_epoch)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Behind a checkpoint without a position, the number of the epoch is known only now."""
+        """Takes the epoch's number again: that of a checkpoint without a position is known only now."""
         if self._batches.epoch < trainer.current_epoch:
             self._batches.set_epoch(trainer.current_epoch)
         self._steps = trainer.global_step
@@ -49,12 +49,12 @@ class LightningCallback(Callback):  # type: ignore[misc]  # lightning is not the
             self._used.end_epoch()
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """A module may end an epoch before it trains on a batch that it was given."""
+        """Ends the epoch of a module that did so itself, before it trained on a batch that it was given."""
         if trainer.is_last_batch:
             self._used.end_epoch(trainer.current_epoch)  # and not the next one, which may have been asked for ahead
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Lightning, too, goes on behind the last optimizer step: gradients that were accumulated are not saved."""
+        """Makes Lightning go on behind the last optimizer step, too, because accumulated gradients are not saved."""
         progress = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]
         for counts in (progress["current"], progress["total"]):
             for name in counts:

@@ -53,7 +53,7 @@ _END: Final = b"asyncdata blocks end"
 _MAX_DEPTH: Final = 64
 _FRAME_BYTES: Final = _FRAME.size
 _MOST_BITS: Final = 2048
-"""Of an integer in JSON. Python refuses to write, or read, more than some number of decimal digits."""
+"""The largest integers that are written as JSON numbers: Python refuses to convert very long ones."""
 _MOST_CLASSES: Final = 1024
 
 
@@ -139,7 +139,7 @@ def _named(odd: Any) -> str:
 
 
 def _write_plain(value: Any) -> Any:
-    """What JSON cannot hold as it is, as texts and lists, which no plain value is."""
+    """The value as JSON. What JSON has no number for becomes a text or a list; no plain value is one of these."""
     if type(value) is int and value.bit_length() > _MOST_BITS:
         return hex(value)
     return [value.real, value.imag] if type(value) is complex else value

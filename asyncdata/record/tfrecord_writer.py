@@ -10,7 +10,6 @@ import contextlib
 import errno
 import io
 import os
-import secrets
 import warnings
 import zlib
 from collections.abc import Iterable
@@ -23,7 +22,7 @@ from asyncdata.errors import SystemResourceError, refused
 from asyncdata.formats.compression import check_compression_type
 from asyncdata.formats.crc32c import Bytes
 from asyncdata.formats.tfrecord import encode_many
-from asyncdata.replacing import check_replaceable
+from asyncdata.replacing import check_replaceable, open_partial
 from asyncdata.storage.local.paths import path_of
 from asyncdata.storage.urls import scheme_of
 
@@ -90,9 +89,9 @@ class TFRecordWriter:
                 )
             self._path = Path(path_of(name))
             check_replaceable(self._path)
-            self._partial = self._path.with_name(f".{self._path.name}.{secrets.token_hex(4)}.partial")
+            self._file: Any
             try:
-                self._file: Any = self._partial.open("xb")
+                self._partial, self._file = open_partial(self._path)
             except OSError as error:
                 # Nobody knows the hidden name.
                 raise OSError(error.errno, error.strerror, str(self._path)) from None
@@ -138,8 +137,8 @@ class TFRecordWriter:
             if self._path is not None and self._partial is not None:
                 self._file.flush()
                 os.fsync(self._file.fileno())
-                self._file.close()
                 self._partial.replace(self._path)
+                self._file.close()
         except BaseException as error:
             self.discard()
             if isinstance(error, OSError) and self._path is not None and not isinstance(error, SystemResourceError):

@@ -273,7 +273,7 @@ class HttpReader:
         )
 
     def _headers_for(self, at: str, url: str) -> tuple[tuple[str, str], ...]:
-        """The user's headers, and who asks; none if a redirect has led to another origin than that of the URL."""
+        """The user's headers and the URL's credentials; none if a redirect has led to another origin."""
         headers = self._headers
         credentials = basic_credentials(url)
         if credentials is not None and not any(name.lower() == "authorization" for name, _ in headers):

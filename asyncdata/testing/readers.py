@@ -232,7 +232,7 @@ class RangeReaderSuite:
                 _require(buffer == old[:1000], "bytes of another version were delivered")
 
     async def test_a_size_that_is_not_true_is_an_error(self) -> None:
-        """Whoever believes another size, from a manifest that is wrong, is told with the first read."""
+        """If the caller knows a wrong size, from a manifest for example, the first read is an error."""
         if not self.pins:
             return
         async with self.store() as store:

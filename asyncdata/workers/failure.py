@@ -237,7 +237,7 @@ def decode_failure(data: bytes, *, where: str) -> Exception:
 
 
 def _readable(exc: BaseException) -> BaseException:
-    """The exception, or a stand-in with its traceback if its class prevents that its attributes are read."""
+    """The exception, or a stand-in with its traceback if reading its attributes raises."""
     try:
         for name in _READ:
             getattr(exc, name, None)

@@ -97,7 +97,10 @@ class LocalReader:
             with self._files.using(path_of(info.url), info.version) as (descriptor, version):
                 self._check(info, version, start)
                 filled = fill(descriptor, start, buffer)
-                self._check(info, version_of(os.fstat(descriptor)), start)
+                status = os.fstat(descriptor)
+                self._check(info, version_of(status), start)
+                if 0 <= info.size != status.st_size:
+                    raise object_resized(info, status.st_size, start=start, found=version)
         except OSError as error:
             if info.version is not None and isinstance(error, FileNotFoundError):
                 raise object_deleted(info, start=start) from None
@@ -115,9 +118,6 @@ class LocalReader:
     def _check(info: ObjectInfo, version: str, start: int) -> None:
         if info.version is not None and version != info.version:
             raise object_changed(info, version, start=start, note=" (inode-mtime-size)")
-        size = int(version.rpartition("-")[2])
-        if 0 <= info.size != size:
-            raise object_resized(info, size, start=start, found=version)
 
 
 def _stat(url: str) -> ObjectInfo:

@@ -19,7 +19,7 @@ _AT_ONCE: Final = 1.6
 """The same before that is known: the first guess may be too many already."""
 _LEAST_SLICE: Final = 12
 _MOST_SLICES: Final = 256
-"""A window that nobody fills is never measured otherwise, however long a job reads: the oldest slices are forgotten."""
+"""As long as a window is never full, slices come without end, so the oldest ones are forgotten."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -158,7 +158,7 @@ class WindowStage(Stage):
         """The next so many windows, or fewer where elements nest differently."""
         starts = self._gap + np.arange(count, dtype=np.int64) * self._shift
         members = [np.arange(at, min(at + self._span, self._rows), self._stride) for at in starts.tolist()]
-        held = self._make_private(min(self._rows, int(starts[-1]) + max(self._span, 1)), members)
+        held = self._make_private(min(self._rows, int(starts[-1]) + self._span), members)
         if held.has_nests:
             starts, members, count = starts[:1], members[:1], 1
             items = held.columns[0].gather(members[0])

@@ -281,7 +281,7 @@ class FileStore:
             self._info = await self._io.stat(self._path)
         except ObjectNotFoundError:
             try:
-                await self._threads.run(check_replaceable, Path(self._path))
+                await self._threads.run(_make_ready, Path(self._path))
             except OSError as error:
                 raise refused("the file cannot be written", error, url=self._path, stage=self._label) from error
             if self._freshness is not None:
@@ -445,10 +445,8 @@ class FileWriter:
         self._at += nbytes
 
     def _open(self) -> None:
-        # A link stays, and leads to the new file.
-        self._place = Path(os.path.realpath(self._path))
+        self._place = _place_of(self._path)
         self._place.parent.mkdir(parents=True, exist_ok=True)
-        remove_left_behind(self._place.parent, re.escape(self._place.name))
         self._partial, self._file = open_partial(self._place)
         self._file.write(MAGIC)
 
@@ -482,6 +480,19 @@ class FileWriter:
             with contextlib.suppress(OSError):  # what is left to write may not be written any more
                 file.close()
             self._partial.unlink(missing_ok=True)
+
+
+def _place_of(path: Path) -> Path:
+    """Where the file is to be: a link stays, and leads to it."""
+    return Path(os.path.realpath(path))
+
+
+def _make_ready(path: Path) -> None:
+    """Looks whether a file may take the path, and removes what killed runs left of it."""
+    check_replaceable(path)
+    place = _place_of(path)
+    with contextlib.suppress(OSError):  # the folder is made later, or cannot be listed
+        remove_left_behind(place.parent, re.escape(place.name))
 
 
 def _put(partial: Path, path: Path) -> None:
