@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from asyncdata.errors import QuarantineError
@@ -311,9 +311,8 @@ class Services:
         self._programs.clear()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scope:
-    """Where in the plan a node is lowered.
+class Scope(NamedTuple):
+    """Where in the plan a node is lowered; a tuple, because every file and every repetition makes several of them.
 
     Attributes:
         services: Of the pipeline.
@@ -359,8 +358,8 @@ class Scope:
     reads: Reads | None = None
     behind: Behind = NOTHING_BEHIND
     behind_inputs: Behind = NOTHING_BEHIND
-    storage: Storage = field(default_factory=dict)
-    storage_else: Storage = field(default_factory=dict)
+    storage: Storage = MappingProxyType({})
+    storage_else: Storage = MappingProxyType({})
     state: State | None = None
     resume: Resume = BEGIN
     part: UnorderedPart | None = None
@@ -457,4 +456,4 @@ class Scope:
         states = self.resume.inputs
         state = states[child] if child < len(states) else None
         settings = {"state": state, "resume": BEGIN, "behind": self.behind_inputs, **changes}
-        return dataclasses.replace(self, place=f"{self.place}.{child}", rank=self.rank + 1, **settings)
+        return self._replace(place=f"{self.place}.{child}", rank=self.rank + 1, **settings)

@@ -195,6 +195,11 @@ class Stage(ABC):
         return self._block is None and all(stage.draining for stage in self.inputs)
 
     @property
+    def exhausted(self) -> bool:
+        """Whether the next pull is known to be the end, so that what comes behind need not wait for it."""
+        return False
+
+    @property
     def ordered(self) -> bool:
         """Whether rows come in the same order in every run, as far as that is known before they come."""
         return all(stage.ordered for stage in self.inputs)

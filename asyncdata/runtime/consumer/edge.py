@@ -196,8 +196,9 @@ class Edge:
                     if not self._is_ready():
                         await waiter
                 finally:
-                    with contextlib.suppress(ValueError):  # it was woken
-                        self._waiters.remove((waiter, loop))
+                    if waiter.cancelled() or not waiter.done():  # else it was taken out
+                        with contextlib.suppress(ValueError):  # at this moment
+                            self._waiters.remove((waiter, loop))
         finally:
             self._end_waiting(me)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 
 from asyncdata.memory.advance import State
@@ -45,7 +44,7 @@ def _vacate(scope: Scope) -> Callable[[int], None]:
 def _zip(node: combining.Zip, scope: Scope, context: StageContext) -> Stage:
     track, kept = begin_track(node, scope), scope.kept
     together = None if kept is None else KeptSideBySide(kept, [Kept(kept.rows, kept.until) for _ in node.inputs])
-    stages = _side_by_side(node, dataclasses.replace(scope, within=inside(track)), together and together.parts)
+    stages = _side_by_side(node, scope._replace(within=inside(track)), together and together.parts)
     return ZipStage(context, stages, node.structure, track, together)
 
 
@@ -56,7 +55,7 @@ def _concatenate(node: combining.Concatenate, scope: Scope, context: StageContex
 
     def make(number: int) -> Stage:
         scope.services.occupy(f"{scope.place}.{number}")
-        around = dataclasses.replace(scope, within=inside(track, number))
+        around = scope._replace(within=inside(track, number))
         return lower(node.datasets[number], branch(around, number, state=state if number == first else None))
 
     return ConcatenateStage(context, make, len(node.datasets), _vacate(scope), first, track)
@@ -77,7 +76,7 @@ def _sample_from(node: combining.SampleFrom, scope: Scope, context: StageContext
         # The selector is no node: the dataset of weights, which is one, begins at what the selector's state says.
         resume = counted()(node, choices)
         inputs = Resume(inputs=(*states, *resume.inputs))
-        *stages, upstream = _side_by_side(node, dataclasses.replace(scope, resume=inputs))
+        *stages, upstream = _side_by_side(node, scope._replace(resume=inputs))
         selector = VaryingChoices(context, upstream, key, count)
     if resume.mark is not None:
         selector.restore(resume.mark)

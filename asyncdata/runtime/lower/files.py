@@ -214,7 +214,7 @@ def runs_of_files(node: Interleave, scope: Scope) -> Runs | None:
             scope.reads.files.add(info.url)
         if lying is None:
             # What counts for one of them counts for all.
-            note_lying(dataclasses.replace(file, url=info.url), dataclasses.replace(scope, element=inside))
+            note_lying(dataclasses.replace(file, url=info.url), scope._replace(element=inside))
             noted = services.sources.lying[len(inside)].numbers
             lying = noted if number in noted else set()
         lying.add(number)

@@ -65,7 +65,7 @@ def _rebatch(node: grouping.Rebatch, scope: Scope, context: StageContext) -> Sta
         selected,
         node,
         scope.resume.inputs,
-        lambda resume: UnbatchStage(context, _rows_into(node, dataclasses.replace(scope, resume=resume), context)),
+        lambda resume: UnbatchStage(context, _rows_into(node, scope._replace(resume=resume), context)),
     )
     return BatchStage(context, rows, node.sizes, drop_remainder=node.drop_remainder, narrow=node.narrow)
 
@@ -164,7 +164,7 @@ def _cache(node: grouping.Cache, scope: Scope, context: StageContext) -> Stage:
             # It was filled before there was the seed.
             unseeded = dataclasses.replace(scope.services.options, seed=None)
             refuse_overlap(node.input, unseeded, scope.behind)
-        used, scope = scope, dataclasses.replace(scope, **filling.run)
+        used, scope = scope, scope._replace(**filling.run)
         store = MemoryStore(context, cell, services.charges(cell), cardinality(node.input), filling)
     else:
         used = scope
@@ -232,7 +232,7 @@ def _told(scope: Scope, own: Filling) -> tuple[Told | None, Filling, Scope]:
     """What the state says about what is kept in files, the run in which it is written, and the scope of that run."""
     told = None if scope.state is None else Told.of(scope.state.mark)
     filling = (told and told.filling) or own
-    return told, filling, dataclasses.replace(scope, **filling.run)
+    return told, filling, scope._replace(**filling.run)
 
 
 def _kept_input(

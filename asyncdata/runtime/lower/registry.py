@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import itertools
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, Final, TypeAlias, TypeVar
@@ -85,16 +84,16 @@ def lower(node: Node, scope: Scope) -> Stage:
     if found is None:
         raise PipelineError(f"there is no stage for {node.label}")
     if scope.within is not None and id(node) not in _part(scope).steps:
-        stage = _tracked(node, dataclasses.replace(scope, kept=None), begin_track(node, scope))
+        stage = _tracked(node, scope._replace(kept=None), begin_track(node, scope))
         # The track counts those that are left out, too.
         return stage if scope.kept is None else KeepStage(stage.context, stage, scope.kept)
     if scope.sub_index:
-        stage = lower(node, dataclasses.replace(scope, sub_index=0))
+        stage = lower(node, scope._replace(sub_index=0))
         stage.sub_index ^= scope.sub_index
         return stage
     kept = scope.kept
     if node.inputs or kept is not None:  # of files there may be very many
-        scope = dataclasses.replace(scope, behind_inputs=scope.behind.before(node), kept=None)
+        scope = scope._replace(behind_inputs=scope.behind.before(node), kept=None)
     make, label, resumes = found
     # A step that opens many files is one step where failures are counted.
     step = node.written if hasattr(node, "url") else label(node)
@@ -105,10 +104,10 @@ def lower(node: Node, scope: Scope) -> Stage:
         rule = loose(resumes) if is_loose else resumes
         with as_state_error(context):
             check_counts(scope.state.mark)
-            scope = dataclasses.replace(scope, resume=checked(rule(node, scope.state)))
+            scope = scope._replace(resume=checked(rule(node, scope.state)))
     # Where tracks count, `zip` counts what is left out, too.
     if kept is not None and keeps_below(node) and not (scope.resume.drop or (scope.within and isinstance(node, Zip))):
-        scope, kept = dataclasses.replace(scope, kept=kept), None
+        scope, kept = scope._replace(kept=kept), None
     stage = make(node, scope, context)
     if stage.meter is None:
         stage.meter = context.meter
@@ -140,7 +139,7 @@ def _tracked(node: Node, scope: Scope, track: Track | None, *, is_dataset: bool 
     position, state = saved.first, saved.state
     if scope.state is not None:
         position, state = TrackedStage.begin(scope.state)
-    inside = dataclasses.replace(scope, within=None, state=state)
+    inside = scope._replace(within=None, state=state)
     # What readers have together is divided by the marks that are in front of it.
     # An element that comes several times has one place and several positions.
     unknown = in_order or has_step(node, Enumerate, Shard) or gives_again(node)
@@ -173,7 +172,7 @@ def picker(node: Node, scope: Scope, lower_rows: Callable[[Node, Scope], Stage])
     if loses or counted_twice or scope.services.options.on_change != "raise" or not is_pickable(node):
         return None
     # The rows have been given their positions and sub-indices before.
-    anew = dataclasses.replace(scope, resume=BEGIN, state=None, within=None, sub_index=0)
+    anew = scope._replace(resume=BEGIN, state=None, within=None, sub_index=0)
 
     def read(places: Places) -> Stage:
         return lower_rows(picked(node, places), anew)
@@ -277,7 +276,7 @@ def lower_inner(node: Node, scope: Scope) -> Stage:
             )
         if not part.steps:
             return _tracked(plan, scope, services.tracks.begin(scope.within, part.numbers[id(plan)]), is_dataset=True)
-        scope = dataclasses.replace(scope, part=part, within=scope.within if part.refused is None else None)
+        scope = scope._replace(part=part, within=scope.within if part.refused is None else None)
     return lower(plan, scope)
 
 
@@ -296,7 +295,7 @@ def around_inner(node: Node, scope: Scope) -> Scope:
     """The scope for inner datasets of this node: what the steps before it say about storage counts there, too."""
     storage = merged_storage(storage_before(node), scope.storage_else)
     # The step passes on what they deliver, whatever it does with its input.
-    return dataclasses.replace(scope, storage_else=storage, behind_inputs=scope.behind)
+    return scope._replace(storage_else=storage, behind_inputs=scope.behind)
 
 
 def draw_key(node: Any, scope: Scope, seed: int | None, *, fresh: bool, order: bool = True) -> tuple[int, int]:

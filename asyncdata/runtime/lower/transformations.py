@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any, Final
 
 import numpy as np
@@ -119,7 +118,7 @@ def _shuffle(node: transformations.Shuffle, scope: Scope, context: StageContext)
         pick = None if left is None else pick
     with as_state_error(context):
         kept = _kept(node, scope)
-    upstream = lower_into(node.input, dataclasses.replace(scope, kept=kept), context, context.kept)
+    upstream = lower_into(node.input, scope._replace(kept=kept), context, context.kept)
     key = draw_key(node, scope, node.seed, fresh=node.reshuffle)
     return ShuffleStage(context, upstream, node.buffer_size, key, pick, left, kept)
 
@@ -146,9 +145,10 @@ def _repeat(node: transformations.Repeat, scope: Scope, context: StageContext) -
     def make(epoch: int) -> Stage:
         begin = state if epoch == first else None
         below = scope.below(epoch=(*scope.epoch, epoch), sub_index=sub_index_of(scope, epoch))
-        return lower(node.input, dataclasses.replace(below, state=begin, within=inside(track, epoch)))
+        return lower(node.input, below._replace(state=begin, within=inside(track, epoch)))
 
-    return ConcatenateStage(context, make, node.count, first=first, track=track)
+    # What is in front of a repetition is told when it has been delivered, where elements have no fixed order.
+    return ConcatenateStage(context, make, node.count, first=first, track=track, are_short=track is None)
 
 
 def _taken(node: transformations.Take, state: State) -> Resume:

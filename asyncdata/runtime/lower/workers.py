@@ -188,7 +188,7 @@ def _map_then_batch(node: transformations.MapBatch, scope: Scope) -> Stage:
             selected,
             node,
             scope.resume.inputs,
-            lambda resume: mapped(dataclasses.replace(below, resume=resume)),
+            lambda resume: mapped(below._replace(resume=resume)),
         )
 
     return _worker_stage(filled, scope, context, node.executor, node.parallelism, stacking, "batch", rows)

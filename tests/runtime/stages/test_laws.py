@@ -128,6 +128,13 @@ def _repeat(bench: Bench, kind: Kinds, count: int | None = 3) -> Stage:
     return ConcatenateStage(bench.context("repeat"), make, count)
 
 
+def _repeat_few(bench: Bench, _kind: Kinds) -> Stage:
+    def make(epoch: int) -> Stage:
+        return RangeStage(bench.context("range", path=(epoch,)), range(100 * epoch, 100 * epoch + 3), "<i8")
+
+    return ConcatenateStage(bench.context("repeat"), make, 50, are_short=True)
+
+
 def _interleave(bench: Bench, kind: Kinds, cycle: int = 3, block: int = 2, *, sloppy: bool = False) -> Stage:
     def make_inner(element: Element, origin: Rows, _used: Rows) -> Stage:
         value = number(element)
@@ -194,6 +201,7 @@ ANY_KIND: dict[str, Callable[[Bench, Kinds], Stage]] = {
     "interleave wide": lambda bench, kind: _interleave(bench, kind, 20, 3),
     "repeat": _repeat,
     "repeat for ever": lambda bench, kind: _repeat(bench, kind, None),
+    "repeat few": _repeat_few,
     "repeat not": lambda bench, kind: _repeat(bench, kind, 0),
     "prefetch": lambda bench, kind: PrefetchStage(bench.context("prefetch"), source(bench, kind), 5),
     "prefetch as many as are found": lambda bench, kind: PrefetchStage(

@@ -239,6 +239,8 @@ ORDERED: dict[type[Node], dict[str, Make]] = {
         "for ever": lambda s, _: s(11).repeat().take(50),
         "of shuffle": lambda s, _: s(11).shuffle(4).repeat(3),
         "of nothing": lambda s, _: s(0).repeat(),
+        "of a few": lambda _s, _f: D.zip(D.range(3).repeat(40), D.from_tensors(np.arange(2)).repeat()),
+        "for choices": lambda s, _: D.choose_from_datasets([s(20), s(25, 100)], D.range(2).repeat()),
     },
     transformations.Prefetch: {
         "": lambda s, _: s(kind="nests").prefetch(5),

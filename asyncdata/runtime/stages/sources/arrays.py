@@ -25,10 +25,16 @@ Taken: TypeAlias = tuple[int, Structure, tuple[Column, ...]]
 
 
 class CountedStage(Stage):
-    """The frame of such sources: the position is all the state there is."""
+    """The frame of such sources: the position is all the state there is.
 
-    def __init__(self, context: StageContext) -> None:
+    Args:
+        context: What every stage is given.
+        total: How many elements there are; None where that is not known, or there is no end.
+    """
+
+    def __init__(self, context: StageContext, total: int | None = None) -> None:
         super().__init__(context)
+        self._total = total
         self._number = context.sources.add(context.path, context.label)
         self._marker = Marker()
 
@@ -50,6 +56,11 @@ class CountedStage(Stage):
         count, structure, columns = found
         origin = self._origin(count)
         return Block(structure, columns, origin, source_advance(count, self._marker, self._mark))
+
+    @property
+    def exhausted(self) -> bool:
+        """Behind the last element."""
+        return self._total is not None and self._marker.rows >= self._total
 
     def _mark(self, at: int) -> Mark:
         """What is written in front of the element of this number."""
@@ -83,7 +94,7 @@ class RangeStage(CountedStage):
     """Consecutive integers as one array column per block."""
 
     def __init__(self, context: StageContext, values: range, dtype: str) -> None:
-        super().__init__(context)
+        super().__init__(context, len(values))
         self._values = values
         self._dtype = np.dtype(dtype)
 
@@ -125,7 +136,7 @@ class SlicesStage(CountedStage):
     """Rows of arrays, as many at a time as take no more than some bytes: what is made of them may be copies."""
 
     def __init__(self, context: StageContext, arrays: tuple[npt.NDArray[Any], ...], structure: Structure) -> None:
-        super().__init__(context)
+        super().__init__(context, len(arrays[0]))
         self._arrays = arrays
         self._structure = structure
         nbytes = sum(array.nbytes for array in arrays)
@@ -143,7 +154,7 @@ class ItemsStage(CountedStage):
     """A sequence of elements kept as Python objects."""
 
     def __init__(self, context: StageContext, items: tuple[Any, ...]) -> None:
-        super().__init__(context)
+        super().__init__(context, len(items))
         self._items = items
 
     def _take(self, start: int, limit: int) -> Taken | None:

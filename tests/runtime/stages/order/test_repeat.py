@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import numpy as np
 import pytest
 
 from asyncdata.memory.block import Block
+from asyncdata.memory.structure import LEAF
 from asyncdata.runtime.stage import BLOCK_ROWS, Stage
 from asyncdata.runtime.stages.order.concatenate import ConcatenateStage
 from asyncdata.runtime.stages.order.prefetch import PrefetchStage
 from asyncdata.runtime.stages.order.shuffle import ShuffleStage
 from asyncdata.runtime.stages.rows.selection import SkipStage, TakeStage
-from asyncdata.runtime.stages.sources.arrays import RangeStage
+from asyncdata.runtime.stages.sources.arrays import RangeStage, SlicesStage
 from tests.runtime.stages import oracle
 from tests.runtime.stages.laws import Bench, Make, Scripted, script, whole
 
@@ -188,3 +190,32 @@ def test_prefetch_works_ahead_up_to_its_size() -> None:
         return stage
 
     assert whole(make).elements == list(range(40))
+
+
+@pytest.mark.parametrize(
+    ("length", "nbytes", "rows"), [(3, 8, 66), (1, 8, 64), (1, 40_000, 2), (2, 40_000, 2), (90, 8, 90), (64, 8, 64)]
+)
+def test_repetitions_of_a_few_elements_leave_together(length: int, nbytes: int, rows: int) -> None:
+    """A block has dozens of elements, however few a repetition has; many bytes are not copied for it."""
+    sizes: list[int] = []
+
+    def make(bench: Bench) -> Stage:
+        array = np.zeros((length, nbytes), np.uint8)
+
+        def one(_epoch: int) -> Stage:
+            return SlicesStage(bench.context("slices"), (array,), LEAF)
+
+        stage = ConcatenateStage(bench.context("repeat"), one, 200, are_short=True)
+        pull = stage.pull
+
+        async def look(limit: int) -> Block | None:
+            block = await pull(limit)
+            sizes.append(0 if block is None else len(block))
+            return block
+
+        stage.pull = look  # type: ignore[method-assign]  # looks at what passes
+        return stage
+
+    assert len(whole(make).elements) == 200 * length
+    whole_blocks = 200 * length // rows
+    assert sizes[:whole_blocks] == [rows] * whole_blocks
