@@ -30,6 +30,7 @@ from asyncdata.formats.example.fields import (
 from asyncdata.formats.example.keys import KeyOrder, KeyTable
 from asyncdata.formats.example.layouts import LayoutReader
 from asyncdata.formats.example.scalar import TAG_OF_KIND
+from asyncdata.formats.example.short_entries import ShortEntriesReader
 from asyncdata.formats.example.varints import (
     ByteArray,
     IntArray,
@@ -110,9 +111,10 @@ class ColumnarReader:
         self._first_other = len(numbers)
         self._order: KeyOrder | None = None
         self._unlike = 0
+        single = all(item.single for item in wanted)
         # Without a byte string nothing is as long as to make a layout worth while.
-        single = all(item.single for item in wanted) and any(item.kind == "bytes" for item in wanted)
-        self._layouts = LayoutReader(wanted) if single else None
+        self._layouts = LayoutReader(wanted) if single and any(item.kind == "bytes" for item in wanted) else None
+        self._short = ShortEntriesReader(wanted) if single else None
 
     def read(self, array: ByteArray, rows: IntArray) -> tuple[list[Column], Mask] | None:
         """Reads the records at ``rows`` = (offset, length).
@@ -131,6 +133,8 @@ class ColumnarReader:
         start = np.minimum(rows[:, 0], len(array) - SPARE_BYTES)
         good &= array.take(start) == 0x0A
         position = enter(array, start + 1, ends, good)
+        if self._short is not None and good.all() and (columns := self._short.read(array, position, ends)) is not None:
+            return columns, good
         room = (lists + 1, count)
         grid = _Grid(np.full(room, -1), np.empty(room, np.uint64), np.empty(room, np.int64))
         # Where records have their keys in many orders, not every block is looked at for a common one.

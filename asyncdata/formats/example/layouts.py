@@ -13,20 +13,17 @@ reads whatever differs. Nothing is trusted: what a layout accepts, the other par
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple, TypeAlias
+from collections.abc import Sequence
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from asyncdata.formats.example.entries import CONTINUES, Entry, Slots, entries_of
 from asyncdata.formats.example.fields import SPARE_BYTES, Mask
-from asyncdata.formats.example.scalar import TAG_OF_KIND
 from asyncdata.formats.example.varints import ByteArray, IntArray, WireError, read_length
 from asyncdata.formats.example.wanted import Wanted
 from asyncdata.memory.bytesarray import BytesArray
-
-Slots: TypeAlias = Mapping[bytes, tuple[int, Wanted]]
-"""By key: the slot of a list, and what is wanted of it."""
 
 _MOST_LAYOUTS: Final = 4
 """As many as widths of a number, or of a length, that are mixed in one block."""
@@ -36,27 +33,7 @@ _LEAST_STRETCH: Final = 32
 _MOST_AROUND: Final = SPARE_BYTES - 8
 _WIDEST_LENGTH: Final = 4
 _WIDEST_VALUE: Final = 9
-_FLOAT_BYTES: Final = 4
-_ENTRY, _VALUE = 0x0A, 0x12
-_SAME, _CONTINUES = 0xFF, 0x80
-
-
-class _Entry(NamedTuple):
-    """One entry of a record's map.
-
-    Attributes:
-        slot: Of its list; None where it is not wanted.
-        kind: Of its list.
-        lengths: Where the lengths begin that enclose the value, and where they end.
-        begin: Where the value begins.
-        stop: Where it and the entry end.
-    """
-
-    slot: int | None
-    kind: str
-    lengths: list[tuple[int, int]]
-    begin: int
-    stop: int
+_SAME, _TAG = 0xFF, 0x0A
 
 
 class LayoutReader:
@@ -135,7 +112,7 @@ class _Layout:
         outer: Where the length of the map begins, and where it ends.
     """
 
-    def __init__(self, record: bytes, entries: Sequence[_Entry], stretch: _Entry, outer: tuple[int, int]) -> None:
+    def __init__(self, record: bytes, entries: Sequence[Entry], stretch: Entry, outer: tuple[int, int]) -> None:
         self._head, self._tail = stretch.begin, len(record) - stretch.stop
         width = -(-max(self._head, self._tail) // 8) * 8
         self._width = width
@@ -144,7 +121,7 @@ class _Layout:
         shift = 2 * width - free  # from positions in the tail to columns of what is gathered
         numbers: list[tuple[int, int, int]] = []
         for begin, stop in (outer, *stretch.lengths):
-            mask[begin:stop] = _CONTINUES
+            mask[begin:stop] = CONTINUES
             # What the length says beyond that of the stretch.
             numbers.append((begin, stop, self._head - stop + (self._tail if begin == outer[0] else 0)))
         self._lengths = len(numbers)
@@ -155,7 +132,7 @@ class _Layout:
         for entry in entries:
             column = entry.begin if entry.begin < self._head else entry.begin + shift
             size = entry.stop - entry.begin
-            mask[entry.begin : entry.stop] = _CONTINUES if entry.kind == "int64" else 0
+            mask[entry.begin : entry.stop] = CONTINUES if entry.kind == "int64" else 0
             if entry is stretch or entry.slot is None:
                 continue
             if entry.kind == "int64":
@@ -224,7 +201,7 @@ def _varints(numbers: Sequence[tuple[int, int, int]]) -> tuple[IntArray, IntArra
         for byte, column in enumerate(range(begin, stop)):
             columns[byte, number] = column
             weights[byte, number] = 1 << 7 * byte
-            bias[number] += _CONTINUES << 7 * byte if column < stop - 1 else 0
+            bias[number] += CONTINUES << 7 * byte if column < stop - 1 else 0
     return columns, weights, bias
 
 
@@ -232,55 +209,19 @@ def _learn(record: bytes, slots: Slots) -> _Layout | None:
     """The layout of a record; None where it has something unusual, or no long value."""
     try:
         begin, stop = read_length(record, 1, len(record))
-        if record[0] != _ENTRY or stop != len(record):
-            return None
-        outer = 1, begin
-        entries = []
-        while begin < stop:
-            entry = _entry(record, begin, stop, slots)
-            if entry is None:
-                return None
-            entries.append(entry)
-            begin = entry.stop
-    except (WireError, IndexError):
+    except WireError:
         return None
-    wanted = [entry.slot for entry in entries if entry.slot is not None]
+    entries = entries_of(record, begin, slots)
+    if entries is None or stop != len(record) or record[0] != _TAG:
+        return None
     stretch = max(
         (entry for entry in entries if entry.kind == "bytes"), key=lambda entry: entry.stop - entry.begin, default=None
     )
-    if stretch is None or sorted(wanted) != list(range(len(slots))):
+    if stretch is None or any(entry.kind == "int64" and entry.stop - entry.begin > _WIDEST_VALUE for entry in entries):
         return None
     around = max(stretch.begin, len(record) - stretch.stop)
+    outer = 1, begin
     widths = [stop - begin for begin, stop in (outer, *stretch.lengths)]
     if stretch.stop - stretch.begin < _LEAST_STRETCH or around > _MOST_AROUND or max(widths) > _WIDEST_LENGTH:
         return None
     return _Layout(record, entries, stretch, outer)
-
-
-def _entry(record: bytes, at: int, stop: int, slots: Slots) -> _Entry | None:
-    """The entry that begins at some position, if it is a usual one."""
-    begin, stop = read_length(record, at + 1, stop)
-    lengths = [(at + 1, begin)]
-    key = begin + 2 + record[begin + 1]
-    if record[at] != _ENTRY or record[begin] != _ENTRY or record[begin + 1] >= _CONTINUES or record[key] != _VALUE:
-        return None
-    wanted = slots.get(record[begin + 2 : key])
-    tags = () if wanted is None else (TAG_OF_KIND[wanted[1].kind], _ENTRY)
-    value = key
-    for tag in (_VALUE, *tags):
-        if record[value] != tag:
-            return None
-        begin, end = read_length(record, value + 1, stop)
-        if end != stop:
-            return None
-        lengths.append((value + 1, begin))
-        value = begin
-    if wanted is None:
-        return _Entry(None, "bytes", lengths, value, stop)
-    slot, item = wanted
-    ends = [byte < _CONTINUES for byte in record[value : min(stop, value + _WIDEST_VALUE + 1)]]
-    if item.kind == "int64" and not (len(ends) <= _WIDEST_VALUE and ends[-1:] == [True] and sum(ends) == 1):
-        return None
-    if item.kind == "float32" and stop - value != _FLOAT_BYTES:
-        return None
-    return _Entry(slot, item.kind, lengths, value, stop)

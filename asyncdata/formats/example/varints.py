@@ -286,7 +286,13 @@ def varints_of_width(array: ByteArray, positions: IntArray, widths: IntArray) ->
         positions: Where each varint begins.
         widths: Claimed width of each, any number from 0 on.
     """
-    words = words_at(array, positions)
+    return join_varints(words_at(array, positions), widths, lambda number: array.take(positions + number))
+
+
+def join_varints(
+    words: WordArray, widths: IntArray, more: Callable[[int], ByteArray]
+) -> tuple[IntArray, npt.NDArray[np.bool_]]:
+    """The same of the words at their positions, which are overwritten; ``more(number)`` gives a later byte of each."""
     words &= _MASK_OF_WIDTH.take(widths, mode="clip")
     good: npt.NDArray[np.bool_] = (words & _CONTINUES) == _CONTINUES_OF_WIDTH.take(widths, mode="clip")
     good &= widths != 0
@@ -294,9 +300,9 @@ def varints_of_width(array: ByteArray, positions: IntArray, widths: IntArray) ->
     values = _join_groups(words, widest)
     if widest > _WORD_BYTES:
         good &= widths <= MAX_VARINT_BYTES
-        wide = np.flatnonzero(widths > _WORD_BYTES)
-        ninth, tenth = array[positions[wide] + 8], array[positions[wide] + 9]
+        wide = widths > _WORD_BYTES
         is_tenth = widths[wide] > _WORD_BYTES + 1
+        ninth, tenth = more(_WORD_BYTES)[wide], more(_WORD_BYTES + 1)[wide]
         good[wide] &= np.where(is_tenth, (ninth >= 0x80) & (tenth < 0x80), ninth < 0x80)
         values[wide] |= (ninth & np.uint8(0x7F)).astype(np.uint64) << np.uint64(56)
         values[wide] |= np.where(is_tenth, tenth & np.uint8(0x7F), 0).astype(np.uint64) << np.uint64(63)

@@ -3,17 +3,15 @@ from __future__ import annotations
 import random
 from typing import Any
 
-import numpy as np
 import pytest
 
-from asyncdata.errors import CorruptRecordError
 from asyncdata.formats.example.columnar import ColumnarReader
 from asyncdata.formats.example.features import FixedLenFeature
 from asyncdata.formats.example.fields import SPARE_BYTES
 from asyncdata.formats.example.layouts import LayoutReader
-from asyncdata.formats.example.scalar import ScalarReader
 from asyncdata.formats.example.serialize import serialize_example
-from asyncdata.formats.example.wanted import Wanted, want
+from asyncdata.formats.example.wanted import want
+from tests.formats.example.laid_out import alone, laid_out, values
 from tests.samples import samples
 
 SPEC = {
@@ -25,30 +23,9 @@ SPEC = {
 WANTED = [want(name, feature) for name, feature in SPEC.items()]
 
 
-def laid_out(records: list[bytes]) -> tuple[Any, Any]:
-    """The records side by side, and where they are."""
-    sizes = np.array([len(record) for record in records])
-    rows = np.stack((np.cumsum(sizes) - sizes + 3, sizes), axis=1)
-    return np.frombuffer(b"abc" + b"".join(records) + bytes(SPARE_BYTES), np.uint8), rows
-
-
 def example(label: int, image: bytes, **more: Any) -> bytes:
     """One record with everything that is wanted."""
     return serialize_example({"format": b"JPEG", "image": image, "label": label, "weight": 0.5, **more})
-
-
-def values(columns: list[Any], row: int) -> list[Any]:
-    """The values of one record."""
-    return [column[row] if isinstance(column[row], bytes) else column[row].item() for column in columns]
-
-
-def alone(record: bytes, wanted: list[Wanted]) -> list[Any] | None:
-    """What the parser of single records makes of it; None where that is an error."""
-    try:
-        found = ScalarReader(wanted).read(record)
-    except CorruptRecordError:
-        return None
-    return [value if isinstance(value, bytes) else value.item() for value in found]
 
 
 def test_records_of_one_layout_are_read_together() -> None:
