@@ -310,9 +310,11 @@ class _Chain:
         for word, value in zip(words, values, strict=True):
             word[:] = column(value, "<u8", _HEAD_BYTES)
         widths = sizes if len(values) == len(sizes) else sizes[self._integers]
-        out[:], right = join_varints(
-            words, widths, lambda number: np.stack([column(value, "u1", _HEAD_BYTES + number) for value in values])
-        )
+
+        def more() -> npt.NDArray[np.uint16]:
+            return np.array([column(value, "<u2", _HEAD_BYTES + _WORD) for value in values])
+
+        out[:], right = join_varints(words, widths, more)
         return bool(right.all())
 
 
