@@ -34,6 +34,7 @@ _WORD: Final = 8
 _WORDS: Final = _PIECE // _WORD
 _MOST_BYTES: Final = 1 << 14
 _ROUND_BYTES: Final = 1 << 19
+_MOST_ROWS: Final = 2048
 """Records are read in rounds whose pieces stay in the cache."""
 _HEAD_BYTES: Final = 6
 """In front of a value: tag and length of the Feature, of its list, and of the packed values."""
@@ -83,7 +84,12 @@ class ShortEntriesReader:
         self._pause = 0
 
     def read(self, array: ByteArray, begin: IntArray, end: IntArray) -> list[Any] | None:
-        """Reads the records whose maps begin and end there; None unless all have the same short entries.
+        """Reads many records; None unless all have the same short entries.
+
+        Args:
+            array: The bytes.
+            begin: Where the map of each record begins.
+            end: Where it ends, ``SPARE_BYTES`` before the end of the bytes at the latest.
 
         Returns:
             A column per list, in the order wanted.
@@ -226,7 +232,7 @@ class _Chain:
         self.pieces = len(pieces.places)
         self._segments, offsets = np.array(pieces.places).T
         self._offsets = offsets[:, None]
-        self._most = max(_ROUND_BYTES // (_PIECE * self.pieces), 1)
+        self._most = max(min(_ROUND_BYTES // (_PIECE * self.pieces), _MOST_ROWS), 1)
         self._words, self._masks = pieces.words(self._most)
         heads = [_HEADS[value.kind] for value in self._sized]
         self._head_masks = _column([head.mask for head in heads])
@@ -263,7 +269,7 @@ class _Chain:
         places: IntArray,
     ) -> bool:
         """Reads the records of one round; False where one has other entries."""
-        count, last = len(begin), len(array) - _PIECE
+        count = len(begin)
         origins = np.empty((len(self._steps), count), np.int64)
         said = np.empty((len(self._sized), count), np.uint8)
         np.add(begin, self._steps[0], out=origins[0])
@@ -273,11 +279,10 @@ class _Chain:
             origins[number + 1] += step
         if (origins[-1] + self._tail != end).any():
             return False
+        # So no entry goes on behind the end, and no piece farther than the spare bytes behind it.
         positions = origins[self._segments]
         positions += self._offsets
-        if int(positions.max()) > last:
-            return False
-        windows: npt.NDArray[Any] = np.ndarray((last + 1,), f"V{_PIECE}", array, strides=(1,))
+        windows: npt.NDArray[Any] = np.ndarray((len(array) - _PIECE + 1,), f"V{_PIECE}", array, strides=(1,))
         pieces = windows[positions.reshape(-1)]
         words = pieces.view("<u8").reshape(self.pieces, -1)
         if ((words & self._masks[:, : words.shape[1]]) != self._words[:, : words.shape[1]]).any():
