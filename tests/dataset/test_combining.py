@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import pickle
+import random
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 import asyncdata as ad
+from tests.samples import samples
 
 D = ad.Dataset
 
@@ -155,6 +157,22 @@ def test_choosing() -> None:
         D.choose_from_datasets(parts, [0, 1])  # type: ignore[arg-type]  # must fail
     with pytest.raises(ValueError, match="at least one"):
         D.choose_from_datasets([], D.range(1))
+
+
+@pytest.mark.parametrize("stops", [True, False])
+def test_choices_of_short_datasets(stops: bool) -> None:
+    """Each choice takes the next element of its dataset; where there is none it is passed over, or it is the end."""
+    drawn = random.Random(1)
+    for _ in range(samples(40, 1000)):
+        sizes = [drawn.randrange(6) for _ in range(3)]
+        choices = [drawn.randrange(3) for _ in range(12)]
+        parts = [iter(range(100 * number, 100 * number + size)) for number, size in enumerate(sizes)]
+        wanted = [next(parts[choice], None) for choice in choices]
+        if stops and None in wanted:
+            wanted = wanted[: wanted.index(None)]
+        datasets = [D.range(100 * number, 100 * number + size) for number, size in enumerate(sizes)]
+        chosen = D.choose_from_datasets(datasets, D.from_tensor_slices(choices), stop_on_empty_dataset=stops)
+        assert ints(chosen) == [number for number in wanted if number is not None]
 
 
 def test_records_of_files_side_by_side(tmp_path: Path) -> None:
