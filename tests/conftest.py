@@ -24,6 +24,7 @@ from pytest_asyncio import is_async_test
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
+from asyncdata import __version__
 from asyncdata.testing import (
     LeakError,
     ProcessSnapshot,
@@ -156,12 +157,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _take_samples(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of functions that are marked ``sampled``, those cases whose names' checksums say so, and one of each at least."""
+    """Of functions that are marked ``sampled``, those cases whose checksums say so, and one of each at least.
+
+    They are other ones with every version.
+    """
     cases: dict[str, list[tuple[int, pytest.Item]]] = {}
     for item in items:
         if item.get_closest_marker("sampled"):
             name = item.nodeid
-            cases.setdefault(name.partition("[")[0], []).append((zlib.crc32(name.encode()), item))
+            cases.setdefault(name.partition("[")[0], []).append((zlib.crc32(f"{__version__} {name}".encode()), item))
     left_out = {
         item
         for found in cases.values()

@@ -156,6 +156,7 @@ def test_endpoints_are_urls(scheme: str, endpoint: object) -> None:
     assert str(endpoint) not in str(caught.value).replace("'http://127.0.0.1:4443'", "").replace("'s3'", "")
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("content", "fault"),
     [

@@ -40,6 +40,7 @@ def test_it_runs_from_any_directory_and_leaves_nothing(tmp_path: Path) -> None:
     assert not list(temporary.iterdir())
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ended_early_it_cleans_up(number: signal.Signals, tmp_path: Path) -> None:
     """Ctrl-C, and the signal that ends services, close server and workers and remove the files, without a traceback."""

@@ -14,6 +14,7 @@ from tests.patience import LIMIT_S
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("arguments", "rows"),
     [

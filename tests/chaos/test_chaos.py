@@ -130,6 +130,7 @@ def weather_it(case: Case, sky: Sky) -> None:
         assert numbers == list(range(len(numbers))), again
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("case", [pytest.param(case, id=str(case)) for case in CASES])
 def test_every_record_once_or_the_documented_error(case: Case, sky: Sky) -> None:
     """Whatever strikes: exactly the records, in their order; an error only where bytes were lost; bounded memory."""

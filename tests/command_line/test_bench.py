@@ -70,6 +70,7 @@ def test_a_module_that_cannot_be_imported(run: Callable[..., Any], own: str, tmp
     assert f"{own}.py, line 2" in ran.err
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("name", "what"),
     [
@@ -99,6 +100,7 @@ def test_a_function_that_lacks_a_file(run: Callable[..., Any], own: str) -> None
     assert f"{own}.py, line" in ran.err
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", ["talks", "talks_in_workers"])
 def test_what_functions_print_is_no_part_of_the_result(
     name: str, own: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

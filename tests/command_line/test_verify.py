@@ -80,6 +80,7 @@ BROKEN: dict[str, bytes] = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", WHOLE)
 def test_what_is_whole_passes(name: str, run: Callable[..., Any], tmp_path: Path) -> None:
     """Files of every format, and empty ones."""
@@ -89,6 +90,7 @@ def test_what_is_whole_passes(name: str, run: Callable[..., Any], tmp_path: Path
     assert "nothing wrong" in ran.out
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", BROKEN)
 def test_what_is_broken_is_found(name: str, run: Callable[..., Any], tmp_path: Path) -> None:
     """Files of every format that are cut off, garbage, or something else than their name says."""
@@ -99,6 +101,7 @@ def test_what_is_broken_is_found(name: str, run: Callable[..., Any], tmp_path: P
     assert "1 finding in 1 file" in ran.out
 
 
+@pytest.mark.sampled
 @settings(max_examples=samples(15, 500))
 @given(data=st.data())
 @pytest.mark.parametrize("compressed", [False, True])
@@ -190,6 +193,7 @@ STORED = {
 """Objects, and which byte of each answer is turned."""
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", STORED)
 def test_whole_objects_are_compared_with_their_checksums(name: str, run: Callable[..., Any]) -> None:
     """A byte that no format protects, of formats whose readers pass over parts of a file, too."""

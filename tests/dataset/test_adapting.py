@@ -29,6 +29,7 @@ def runtime() -> Any:
         yield shared
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("parallel", [None, 2, ad.AUTOTUNE])
 @pytest.mark.parametrize("size", [1, 7, ROWS])
 def test_neither_batches_nor_workers_matter(runtime: Any, parallel: int | None, size: int) -> None:
@@ -51,6 +52,7 @@ def numbers_of(index: int) -> Any:
     return np.random.default_rng(index).normal(1000, size=1_000_000 if index == 0 else 3)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("learner", [ad.Normalization(None), ad.Quantiles(4)])
 @pytest.mark.parametrize("deterministic", [True, False])
 def test_the_last_bit_does_not_depend_on_workers(runtime: Any, learner: Any, *, deterministic: bool) -> None:

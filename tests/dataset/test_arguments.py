@@ -150,6 +150,7 @@ def calls(name: str, folder: Path) -> Iterator[tuple[str, str, Callable[[], Any]
             yield parameter.name, kind, partial(function, *(FIVE,) * of_dataset, **given)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", [*FUNCTIONS, *methods()])
 def test_rubbish_is_refused_at_once_by_the_name_of_the_argument(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -248,6 +249,7 @@ def test_a_writer_refuses_what_it_cannot_write(target: Any, compression: str | N
         ad.TFRecordWriter(target, compression)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("make", "message"),
     [

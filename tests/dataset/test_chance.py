@@ -52,6 +52,7 @@ def orders(ds: ad.Dataset, size: int) -> list[tuple[int, ...]]:
     return [tuple(found[i : i + size]) for i in range(0, len(found), size)]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("size", "buffer"), [(4, 4), (4, 100), (5, 5)])
 def test_a_shuffle_of_everything_is_uniform(size: int, buffer: int) -> None:
     """With a buffer no smaller than the dataset every permutation comes as often as any other."""

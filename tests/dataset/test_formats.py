@@ -118,6 +118,7 @@ def in_turn(lists: list[list[Any]], cycle: int) -> list[Any]:
     return found
 
 
+@pytest.mark.sampled
 @BY_NAME
 def test_one_file_many_files_and_datasets_of_names(name: str, tmp_path: Path) -> None:
     """A name, a path, a list, a Dataset: the same elements, one file after the other or in turn."""
@@ -142,6 +143,7 @@ def test_one_file_many_files_and_datasets_of_names(name: str, tmp_path: Path) ->
     assert list(make(urls).skip(len(lists[0])).take(2)) == flat[len(lists[0]) :][:2]
 
 
+@pytest.mark.sampled
 @COMPRESSED
 @pytest.mark.parametrize("compression", ["GZIP", "ZLIB", "ZSTD"])
 def test_every_format_compressed(name: str, compression: str) -> None:
@@ -218,6 +220,7 @@ def test_damage_behind_the_end_of_a_compressed_archive(damage: str, chunk_bytes:
     assert found == ["0", "1", "2"]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("compression", ["", "GZIP"])
 @pytest.mark.parametrize("listed", [False, True])
 def test_whole_files_around_the_size_of_a_chunk(compression: str, listed: bool) -> None:

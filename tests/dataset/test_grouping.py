@@ -74,6 +74,7 @@ def test_padding_of_a_nest() -> None:
     assert batch.a["s"].tolist() == [["t1", ""], ["", ""], ["t2", "t2"]]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("items", "arguments", "words"),
     [
@@ -149,6 +150,7 @@ EMPTY_STRINGS: list[Any] = [
 ]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("executor", ["inline", "thread", "process"])
 @pytest.mark.parametrize("empty", EMPTY_STRINGS)
 def test_empty_arrays_of_strings(empty: Any, executor: str) -> None:
@@ -459,6 +461,7 @@ def test_records_are_checked_before_they_are_shown(records: tuple[str, list[byte
         assert caught.value.record == 7
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("executor", ["process", "thread"])
 def test_functions_that_close_over_what_made_them(executor: str) -> None:
     """Inner datasets stand at one place of the plan, yet each runs its own function."""

@@ -215,6 +215,7 @@ def test_rejection_resample_refuses_nonsense() -> None:
         list(D.range(3).rejection_resample(lambda x: x, [0.5, 0.5]))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("initial", [None, [0.7, 0.2, 0.1]])
 def test_resampled_classes_come_as_often_as_wished(initial: list[float] | None) -> None:
     """Within chance, in every epoch, with tuples as elements; an element comes at most twice, once from each part."""
@@ -333,6 +334,7 @@ def sample(x: Any) -> Sample:
     return Sample(np.full(3, x), {"id": int(x)})
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("arguments", [{}, {"num_parallel_calls": 2}, {"num_parallel_calls": 2, "executor": "thread"}])
 def test_registered_dataclasses_are_structure(arguments: dict[str, Any]) -> None:
     """Fields are batched one by one, and the class is made again: inline, in threads, in worker processes."""

@@ -63,6 +63,7 @@ def test_specs_of_others_are_understood() -> None:
     assert list(D.from_generator(lambda: ["a"], str)) == ["a"]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("wrong", [None, [1, None], Decimal("1.5"), object()])
 @pytest.mark.parametrize("dtype", [np.float32, np.int64, bool, np.complex64])
 def test_objects_do_not_become_numbers(wrong: Any, dtype: Any) -> None:

@@ -15,6 +15,7 @@ from tests.patience import LIMIT_S, wait_until
 EXECUTORS = ("inline", "thread", "process", "async")
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_the_interpreter_ends_with_a_half_read_iterator(executor: str) -> None:
     """No hang, no message: what is open is closed at exit."""
@@ -26,6 +27,7 @@ def test_the_interpreter_ends_with_a_half_read_iterator(executor: str) -> None:
     assert (code, out, err) == (0, "(8, 50)\n", "")
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "body",
     [
@@ -42,6 +44,7 @@ def test_other_ways_to_end(body: str) -> None:
     assert run(body) == (0, "", "")
 
 
+@pytest.mark.sampled
 @pytest.mark.skipif(
     (3, 12) <= sys.version_info < (3, 12, 2),
     reason="this Python starts no thread once the main thread has ended (CPython issue 113964)",
@@ -105,6 +108,7 @@ def test_the_interpreter_ends_inside_asyncio_run() -> None:
     assert (code, out, err) == (0, "read\n", "")
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_a_process_without_standard_descriptors(executor: str) -> None:
     """As some schedulers start them: nothing of a pipeline takes the place of what is missing."""
@@ -231,6 +235,7 @@ def test_ctrl_c_in_asyncio_run() -> None:
     assert (code, err) == (0, "")
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_the_parent_is_killed(number: int) -> None:
     """Its workers end by themselves; the memory is unnamed and goes with the last of them."""

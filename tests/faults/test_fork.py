@@ -101,6 +101,7 @@ assert next(it)[0, 0] == 8
     assert (code, err) == (0, "")
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("moment", ["waiting", "closing"])
 def test_a_fork_at_any_moment(moment: str) -> None:
     """Locks of the parent's threads may be held at the fork; the child needs none of them to let go."""

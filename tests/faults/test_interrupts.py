@@ -132,6 +132,7 @@ def _may_be_interrupted(place: _Place) -> bool:
 
 
 # A coroutine may be made, and the interrupt come before anybody has it.
+@pytest.mark.sampled
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
 @pytest.mark.parametrize("consumer", [_read_and_close, _read_to_the_end, _read_in_a_runtime])
 def test_an_interrupt_at_any_step_leaves_nothing(
@@ -188,6 +189,7 @@ def _take_three(batches: Iterator[Any]) -> None:
 
 
 # A socket may be made, and the handler's error come before anybody has it.
+@pytest.mark.sampled
 @pytest.mark.filterwarnings("ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("isolate", [False, True])
 def test_a_handler_of_signals_may_iterate_and_close(isolate: bool, samples: Callable[[int, int], int]) -> None:
@@ -250,6 +252,7 @@ def test_an_interrupt_while_a_batch_goes_is_raised_behind_it(executor: str, monk
     assert not ignored
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("executor", ["thread", "process"])
 def test_real_signals_at_random_moments(executor: str, samples: Callable[[int, int], int]) -> None:
     """A program that starts and closes pipelines all the time ends at the first one.

@@ -27,6 +27,7 @@ def _loader(running: Program) -> int:
     return int(running.popen.stdout.readline())
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("executor", ["inline", "process"])
 def test_the_interpreter_ends_with_a_half_read_iterator(executor: str) -> None:
     """No hang, no message: what is open is closed at exit."""
@@ -101,6 +102,7 @@ def test_ctrl_c_while_waiting_for_an_element() -> None:
         assert running.end() == (0, "closed\n", "")
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_the_consumer_is_killed(number: int) -> None:
     """The loader ends with it, and the workers with the loader."""

@@ -154,6 +154,7 @@ def readers(folder: Path, makes: list[str], states: list[Any], draw: random.Rand
     return used
 
 
+@pytest.mark.sampled
 @pytest.mark.timeout(7200 if SOAK else 600)
 @pytest.mark.parametrize("ordered", [True, False])
 def test_readers_that_are_killed_and_divided(ordered: bool, tmp_path: Path) -> None:

@@ -52,6 +52,7 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("scheme", "deterministic"), [("gs", False), ("file", True)])
 def test_ids(scheme: str, deterministic: bool, tmp_path: Path) -> None:
     """As many ids as failures, of two epochs; each names one record, and all lives agree."""

@@ -64,6 +64,7 @@ def test_a_feed_gives_the_batches_of_each_epoch(kind: str) -> None:
             assert found == expected
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_feed_goes_on_at_every_step(kind: str) -> None:
     """From the state behind each batch, another feed gives the rest of the epoch and the whole next one."""

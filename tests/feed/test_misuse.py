@@ -66,6 +66,7 @@ def plainly(batch: dict[str, Any]) -> dict[str, Any]:
     return {name: leaf.tolist() for name, leaf in batch.items()}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("executor", ["inline", "thread", "process"])
 def test_a_hundred_batches_can_be_kept(executor: str) -> None:
     """On ranks that vote, of leaves of every kind, in less memory than they need: none of them changes."""
@@ -104,6 +105,7 @@ def test_padding_is_memory_of_its_own(begin: int) -> None:
     assert [plainly(batch) for batch, _ in kept][:-1] == before[:-1]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("make", [plain, ahead])
 def test_a_feed_that_was_closed_never_looks_complete(make: Callable[..., PlainFeed]) -> None:
     """At any step, with batches on their way: an error, the state stays, and the next iteration is the next epoch."""
@@ -217,6 +219,7 @@ def test_an_interrupt_keeps_the_state(make: Callable[..., PlainFeed], monkeypatc
     assert [batch.tolist() for batch in again] == (whole[used:] or whole)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("even", ["drop", "repeat", "pad", "agree", None])
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_hardly_any_data_is_no_reason_to_hang(count: int, even: Any) -> None:

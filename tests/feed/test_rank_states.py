@@ -56,6 +56,7 @@ def trained(
     return list(given), list(after), list(steps)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("seed", range(samples(5, 150)))
 @pytest.mark.parametrize("known", [False, True])
 @pytest.mark.parametrize("even", ["drop", "pad", "agree"])

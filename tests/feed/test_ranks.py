@@ -68,6 +68,7 @@ def drawn(chance: random.Random, shards: str) -> ad.Dataset:
     return ds
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("seed", range(samples(40, 600)))
 def test_the_parts_of_all_ranks_are_the_whole(seed: int, shards: str) -> None:
     """Whatever the source and the steps: each element is read by exactly one rank."""

@@ -88,6 +88,7 @@ class LateFeed(Feed):
         return Staging(self._slots, self._depth)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("seed", range(samples(20, 500)))
 def test_what_arrives_is_what_was_sent(seed: int) -> None:
     """Over epochs of batches of several sizes, left at random: each batch arrives once, in order, unchanged."""

@@ -75,6 +75,7 @@ def test_nothing_decodes_to_nothing(kind: str) -> None:
     assert unpack(kind, PACK[kind](b"")) == b""
 
 
+@pytest.mark.sampled
 @KINDS
 def test_a_bomb_is_expanded_one_buffer_at_a_time(kind: str) -> None:
     """64 MB of zeros in 64 KB: memory stays near the size of the buffer."""

@@ -179,6 +179,7 @@ def typed(columns: list[Any], rows: list[tuple[Any, ...]]) -> list[tuple[Any, ..
     ]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("data", "columns", "options", "rows", "fails"), CASES)
 def test_rows_and_errors_are_those_of_tf_data(
     data: bytes, columns: list[Any], options: dict[str, Any], rows: list[tuple[Any, ...]], fails: bool

@@ -16,6 +16,7 @@ from tests.formats.framers import check_any_chunking, outcome
 VALUES: list[Any] = [{"a": 1, "b": [1.5, None, True]}, {}, [], "ä\n", 7, {"nested": {"deep": [{"x": "\0"}]}}, 2**70]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r\r\n\r\n", "\n\n \n"])
 @pytest.mark.parametrize("final", ["", "\n"])
 def test_each_line_is_a_value(end: str, final: str) -> None:

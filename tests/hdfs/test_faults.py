@@ -98,6 +98,7 @@ async def put_with_replicas(cluster: Cluster, path: str, data: bytes) -> dict[st
     return fresh
 
 
+@pytest.mark.sampled
 async def test_a_killed_datanode_costs_no_byte(
     whole_cluster: Cluster, folder: str, url_of: Callable[[str], str]
 ) -> None:
@@ -198,6 +199,7 @@ async def test_a_file_that_changes_under_a_read_is_noticed(
             await fetcher.read(current, 0, memoryview(bytearray(100)))
 
 
+@pytest.mark.sampled
 async def test_a_namenode_that_restarts_is_waited_for(
     whole_cluster: Cluster, folder: str, url_of: Callable[[str], str]
 ) -> None:

@@ -43,6 +43,7 @@ async def shards(cluster: Cluster, folder: str) -> str:
     return folder
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("scheme", ["hdfs", "webhdfs"])
 def test_shards_become_batches(cluster: Cluster, shards: str, scheme: str, request: pytest.FixtureRequest) -> None:
     """Every record of every shard that a pattern names, in order, checksums verified."""
@@ -68,6 +69,7 @@ def test_an_isolated_loader_has_clients_of_its_own(cluster: Cluster, shards: str
             assert os.getpid() not in {pid for _, pid in elements}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("isolate", [False, True])
 async def test_window_counters_and_error_policy_are_those_of_every_store(
     cluster: Cluster, shards: str, isolate: bool

@@ -48,6 +48,7 @@ async def test_ten_thousand_files_are_listed(cluster: Cluster, folder: str) -> N
             assert [info.url for info in listed] == [cluster.webhdfs_url(f"{folder}/{name}") for name in names]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("scheme", ["hdfs", "webhdfs"])
 async def test_a_thousand_reads_at_a_time(
     cluster: Cluster, folder: str, scheme: str, request: pytest.FixtureRequest

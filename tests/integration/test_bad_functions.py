@@ -174,6 +174,7 @@ HUGE = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("place", [*PLACES, "isolate"])
 def test_a_huge_text_of_an_exception_is_cut(place: str, samples: Callable[[int, int], int]) -> None:
     """Whatever holds it, and wherever the function ran: the error keeps its type, both ends, and can be printed."""

@@ -145,6 +145,7 @@ def test_payloads_are_not_copied(name: str, written: Spans) -> None:
         assert sorted(labels) == list(range(FILES * RECORDS))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("parallel", [2, ad.AUTOTUNE])
 @pytest.mark.parametrize("step", ["batches", "records"])
 def test_a_small_feature_of_large_records_is_copied(step: str, parallel: int) -> None:

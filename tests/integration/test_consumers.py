@@ -200,6 +200,7 @@ async def test_a_plain_loop_inside_a_running_loop(shards: list[str]) -> None:
     assert list(ad.Dataset.range(5).map(slow_enough, num_parallel_calls=2)) == list(range(5))
 
 
+@pytest.mark.sampled
 def test_a_pipeline_inside_user_code_of_another(shards: list[str]) -> None:
     """Functions may read datasets of their own, inside a Runtime too, on the very loop that would have to run them."""
 
@@ -250,6 +251,7 @@ async def test_the_consumers_loop_is_never_held() -> None:
     assert not stood_still, "the loop stood still while user code was awaited"
 
 
+@pytest.mark.sampled
 async def test_many_iterators_at_once() -> None:
     """Several pipelines in one task group, each with its own Runtime."""
 

@@ -251,6 +251,7 @@ def flat(found: Iterator[Any]) -> Iterator[Any]:
             yield tuple(part.item() if hasattr(part, "item") else part for part in parts)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("workers", [0, 1])
 def test_damaged_records_are_left_out_and_told(tmp_path: Path, workers: int) -> None:
     """Under a policy: the others arrive as they would without the damaged ones, and each of these is told once."""
@@ -288,6 +289,7 @@ def check_left_out(case: Case, files: Files, folder: Path, draw: random.Random) 
             list(case.build(files.damaged).with_options(ad.Options(errors=short)))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("workers", [0, 1])
 def test_the_first_damaged_record_is_an_error(tmp_path: Path, workers: int) -> None:
     """Without a policy: what comes before it is delivered, as it would be without it, and the error names its place."""

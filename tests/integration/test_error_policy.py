@@ -66,6 +66,7 @@ def picky(record: bytes) -> bytes:
     return record
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("workers", [0, 2])
 def test_what_is_good_arrives_and_the_rest_is_told(tmp_path: Path, workers: int) -> None:
     """Every way to run a function: the good elements in their order, and one line for each failure."""
@@ -128,6 +129,7 @@ def fail(value: Any) -> None:
     raise ValueError("never")
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("parallel", [None, 2])
 def test_an_endless_dataset_of_failures_ends(parallel: int | None) -> None:
     """repeat() in front of a step in which everything fails, or behind it: an error, or the end."""

@@ -78,6 +78,7 @@ def odd(i: Any) -> Any:
     return {"id": i, "image": {"pixels": {1, 2}}}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("how", EXECUTORS, ids=["inline", "thread", "process"])
 def test_the_leaf_that_does_not_batch_is_named(how: dict[str, Any]) -> None:
     """In the text of the error, and as its attribute, wherever the batch is made."""
@@ -175,6 +176,7 @@ def test_whole_numbers_beyond_int32(column: Any, tmp_path: Path) -> None:
 # --- functions -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("how", [*EXECUTORS, {"vectorized": True}], ids=["inline", "thread", "process", "vectorized"])
 def test_a_function_that_wants_one_tuple(how: dict[str, Any]) -> None:
     """A tuple's items are separate arguments: the TypeError says so. Other TypeErrors are left alone."""
@@ -214,6 +216,7 @@ def forgetful(x: Any) -> Any:
     return later(x)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("how", EXECUTORS, ids=["inline", "thread", "process"])
 def test_a_plain_function_that_returns_a_coroutine(how: dict[str, Any]) -> None:
     """Nobody would await it."""
@@ -379,6 +382,7 @@ def test_methods_are_found_by_their_names() -> None:
         assert pickle.loads(pickle.dumps(function)) is function
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("how", EXECUTORS, ids=["inline", "thread", "process"])
 def test_notes_show_no_line_of_the_package(how: dict[str, Any]) -> None:
     """A user's line is shown; where none failed, there is none."""

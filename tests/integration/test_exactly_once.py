@@ -405,6 +405,7 @@ def test_damaged_states_are_refused_or_work() -> None:
             continue
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("behind", [lambda ds: ds, lambda ds: ds.batch(7), lambda ds: ds.filter(keep).take(40)])
 def test_scan_goes_on_from_what_was_delivered(behind: Callable[[ad.Dataset], ad.Dataset]) -> None:
     """Every total is that of the elements before it, in the order in which all lives have delivered them."""

@@ -333,6 +333,7 @@ def turning(number: int, give: Callable[[], Any], *, raised: bool) -> Callable[.
     return turn
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("raised", [False, True])
 def test_odd_ends_of_functions_are_the_same_errors_everywhere(raised: bool) -> None:
     """The epoch neither ends silently nor hangs: the elements in front come, then an error that says what is wrong."""
@@ -438,6 +439,7 @@ def test_batches_of_examples_are_parsed_as_batches(folder: Path) -> None:
             assert [row for batch in batches for row in batch["v"].to_list()] == [[n, n] for n in range(640)]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("policy", [None, ad.ErrorPolicy(max_skipped=None)])
 def test_any_number_of_maps_in_front_of_batch_is_one_task(policy: ad.ErrorPolicy | None) -> None:
     """One stage calls all functions; with an error policy batches are filled from what is left, by a second one."""
@@ -593,6 +595,7 @@ def test_nobody_changes_what_a_cache_keeps() -> None:
                 write(item)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", ["table", "table of texts", "none", "raw array"])
 def test_a_cache_file_takes_the_same_from_every_place(kind: str, tmp_path: Path) -> None:
     """Empty tables are written too, and what cannot be written is refused before it is read."""
@@ -606,6 +609,7 @@ def test_a_cache_file_takes_the_same_from_every_place(kind: str, tmp_path: Path)
     assert outcomes == [outcomes[0]] * 3
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", ["void", "raw array"])
 def test_raw_bytes_of_numpy_are_in_no_batch(kind: str) -> None:
     """Whatever makes the batches, and wherever the function ran."""

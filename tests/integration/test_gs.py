@@ -108,6 +108,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("fault", list(FAULTS))
 def test_foul_weather_changes_nothing(fault: str, server: FakeGCS) -> None:
     """Requests that fail now and then are tried again; elements and order are the same."""

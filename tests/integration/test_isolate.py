@@ -371,6 +371,7 @@ def gates(tmp_path: Path) -> tuple[Path, Path]:
     return tmp_path / "entered", tmp_path / "release"
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("executor", ["thread", "inline"])
 def test_user_code_that_is_stuck_is_reported_and_ends_with_its_process(gates: tuple[Path, Path], executor: str) -> None:
     """``close`` raises after the time limit, with the thread's stack; nothing is left behind all the same."""

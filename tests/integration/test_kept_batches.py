@@ -110,6 +110,7 @@ def test_foreign_holders_keep_the_memory() -> None:
         assert content(holder, view) == before, holder
 
 
+@pytest.mark.sampled
 def test_kept_batches_are_untouched_while_slabs_are_reused() -> None:
     """At any moment every array that is held shows what it was delivered as."""
     rng = random.Random(11)

@@ -50,6 +50,7 @@ STEPS: dict[str, Callable[[ad.Dataset], ad.Dataset]] = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("step", STEPS)
 def test_every_element_comes_once_and_a_state_is_refused_or_right(step: str) -> None:
     """Behind any step, in the middle of the epoch."""

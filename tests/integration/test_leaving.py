@@ -71,6 +71,7 @@ def pipeline(executor: str) -> ad.Dataset:
     return mapped(ad.Dataset.range(200), executor, widen, widen_async).shuffle(20, seed=1).batch(8).prefetch(2)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_after_the_end_nothing_is_left_at_once(executor: str, gone: Callable[[], None]) -> None:
     """When the last element was delivered, everything has ended; no collection is needed."""
@@ -78,6 +79,7 @@ def test_after_the_end_nothing_is_left_at_once(executor: str, gone: Callable[[],
     gone()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_a_bare_break_leaves_nothing_within_two_seconds(executor: str, gone: Callable[[], None]) -> None:
     """Dropping a half-read iterator puts everything back by itself."""
@@ -88,6 +90,7 @@ def test_a_bare_break_leaves_nothing_within_two_seconds(executor: str, gone: Cal
     gone()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_an_error_in_the_loop_body_leaves_nothing(executor: str, gone: Callable[[], None]) -> None:
     """The caller's own exception passes through untouched."""
@@ -103,6 +106,7 @@ def test_an_error_in_the_loop_body_leaves_nothing(executor: str, gone: Callable[
     gone()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_an_error_of_user_code_leaves_nothing(executor: str, gone: Callable[[], None]) -> None:
     """It keeps its type, and everything is closed when it is raised."""
@@ -139,6 +143,7 @@ def test_user_code_cannot_end_more_than_its_pipeline(
     gone()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_close_at_every_step(executor: str, gone: Callable[[], None], samples: Callable[[int, int], int]) -> None:
     """``close`` returns when all is gone, whatever was read before; afterwards the iterator says it is closed."""
@@ -235,6 +240,7 @@ async def test_async_for_left_by_break_return_and_error(shards: list[str]) -> No
     assert not await settle_async(before, settle_s=LIMIT_S, only=("thread", "process", "descriptor", "shared memory"))
 
 
+@pytest.mark.sampled
 async def test_async_with_and_aclose_return_when_all_is_gone(shards: list[str]) -> None:
     """No settling is needed after ``async with``."""
     before = snapshot()

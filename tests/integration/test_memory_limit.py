@@ -131,6 +131,7 @@ def test_a_batch_that_cannot_fit_is_said_to() -> None:
     assert "batch(500)" in str(caught.value)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("pipelines", [1, 3])
 def test_following_the_advice_is_enough(pipelines: int, tmp_path: Path) -> None:
     """The limit that an error names is the option's, for all pipelines of the Runtime; with it the pipeline runs."""
@@ -162,6 +163,7 @@ async def grow_async(x: int) -> Any:
     return grow(x)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("place", ["thread", "process", "process, batched", "inline", "async", "padded", "ragged"])
 def test_an_element_that_cannot_fit_is_named(place: str) -> None:
     """Or those that it is among, where they are written together."""
@@ -190,6 +192,7 @@ def ten(_: int) -> Any:
     return np.zeros(10_000_000, np.uint8)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("executor", ["thread", "process"])
 def test_large_elements_are_made_one_at_a_time(executor: str) -> None:
     """As many rows as one task may have do not fit together; results of later tasks leave room for the next."""
@@ -203,6 +206,7 @@ def hundred(x: int) -> Any:
     return np.full(100, x % 251, np.uint8)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("executor", ["thread", "process"])
 def test_small_results_are_charged_as_used(executor: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a function so slow that each result comes alone: 600 of them would be 40 MB, a slab for each."""
@@ -242,6 +246,7 @@ def test_the_process_tree_stays_inside_the_limit(tmp_path: Path) -> None:
 EAGER = ad.HedgeOptions(max_extra=1.0, least_delay_s=0.05, most_delay_s=0.05)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("limit_mib", [1, 2, 64])
 async def test_second_attempts_are_inside_the_limit(limit_mib: int) -> None:
     """What the pipeline and its second attempts ever held is together at most the limit; all of it is given back."""
@@ -302,6 +307,7 @@ def test_a_limit_that_is_a_guess_is_called_one() -> None:
     assert "nobody knows" not in str(caught.value)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("seed", range(samples(2, 20)))
 def test_little_memory_never_means_waiting(seed: int) -> None:
     """Drawn steps that buffer, of records of drawn sizes, end with all elements or with an error."""

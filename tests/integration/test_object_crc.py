@@ -21,6 +21,7 @@ def options(server: FakeGCS, **more: Any) -> ad.Options:
     return ad.Options(storage=storage, num_workers=0, chunk_bytes=65_536, **more)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("how", ["listed", "opened", "manifest"])
 def test_a_flipped_byte_is_found(how: str, tmp_path: Path) -> None:
     """In a format without checksums of its own; what precedes it was delivered, but the epoch does not end well."""

@@ -100,6 +100,7 @@ def test_interrupted_runs_are_repeated_as_one(tmp_path: Path) -> None:
         assert bits(list(replaying(draw.make, path).iterator(epoch=0))) == bits(delivered), (seed, draw)
 
 
+@pytest.mark.sampled
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("isolated", ["recording", "replaying", "both"])
 def test_isolated(isolated: str, tmp_path: Path) -> None:
@@ -149,6 +150,7 @@ def test_an_order_that_would_not_come_by_itself(tmp_path: Path) -> None:
     assert [int(x) for x in again.iterator(epoch=0)] == first
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "step",
     [

@@ -16,6 +16,7 @@ from tests.patience import LIMIT_S, wait_until
 FILES, CYCLE, COUNT = 12, 6, 60
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("deterministic", [True, False])
 def test_the_beginnings_of_files_that_are_read_in_turn_go_before_what_is_read_ahead(deterministic: bool) -> None:
     """One request at a time: no file's later bytes before its first, and the first ones of a whole cycle early."""

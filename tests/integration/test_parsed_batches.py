@@ -27,6 +27,7 @@ def record(n: int) -> bytes:
     )
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("parallel", [None, 2])
 def test_batches_of_records_are_parsed_inline_and_in_workers(parallel: int | None) -> None:
     """Byte strings, ragged arrays and arrays are those that were written, in order."""
@@ -49,6 +50,7 @@ def test_no_byte_string_is_pickled(monkeypatch: pytest.MonkeyPatch) -> None:
     assert data == strings
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("parallel", [None, 2])
 def test_single_records_are_parsed_and_batched(parallel: int | None) -> None:
     """In front of batch, fixed features are stacked; lists of unequal lengths say what to do."""

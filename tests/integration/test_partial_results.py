@@ -37,6 +37,7 @@ def failing_at(bad: int) -> Any:
     return work
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("workers", [0, 1, 2])
 def test_a_failing_function_ends_the_output_at_its_element(workers: int) -> None:
     """For every executor, with and without batches, and wherever it fails: the exact place."""
@@ -56,6 +57,7 @@ def test_a_failing_function_ends_the_output_at_its_element(workers: int) -> None
             assert error.args == (f"bad {bad}",)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_damaged_record_ends_the_output_at_its_place(tmp_path: Path, workers: int) -> None:
     """Whether records are shown, mapped or batched, and whatever is damaged first of several."""

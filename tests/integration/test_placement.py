@@ -160,6 +160,7 @@ def drained(ds: ad.Dataset, states_at: tuple[int, ...] = (), each: Callable[[], 
     return elements, states
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("seed", range(samples(2, 500)))
 def test_states_of_one_place_go_on_at_another(
     seed: int, shards: list[str], runtime: ad.Runtime, restless: Callable[[bool], None], places: list[int]
@@ -185,6 +186,7 @@ def test_states_of_one_place_go_on_at_another(
     assert {LOOP, WORKERS} <= set(places) or len(places) < ENOUGH
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("seed", range(samples(2, 200)))
 def test_workers_that_die_change_nothing(
     seed: int, shards: list[str], runtime: ad.Runtime, restless: Callable[[bool], None]
@@ -203,6 +205,7 @@ def test_workers_that_die_change_nothing(
     assert drained(drawn(random.Random(seed), shards, num_parallel_calls=ad.AUTOTUNE), each=kill)[0] == elements
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("seed", range(samples(2, 300)))
 def test_what_fits_in_one_place_fits_while_it_changes(
     seed: int, shards: list[str], restless: Callable[[bool], None]

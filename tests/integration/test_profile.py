@@ -63,6 +63,7 @@ def taken(elements: Any) -> list[Any]:
     return [str(element) for element in elements]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_changes_and_all_is_counted(kind: str, tmp_path: Path) -> None:
     """Of every kind of pipeline: elements and states are those without a profile, and its sums are the iterator's."""
@@ -106,6 +107,7 @@ def test_isolated() -> None:
     assert all(report.began_s <= at <= report.began_s + report.seconds for at in times)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("isolate", [False, True])
 def test_however_it_ends(*, isolate: bool) -> None:
     """Left early, dropped, failed, closed later, or started and forgotten: numbers stay, and nothing else does."""

@@ -118,6 +118,7 @@ def flat(case: Case, elements: list[Any]) -> list[Any]:
     return elements
 
 
+@pytest.mark.sampled
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", sorted({*range(samples(14, 1500)), 543}))  # 543: ends while threads wait for memory
 def test_every_record_comes_once_and_in_order_or_the_limit_is_named(seed: int, tmp_path: Path) -> None:

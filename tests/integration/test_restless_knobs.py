@@ -101,6 +101,7 @@ def drained(ds: ad.Dataset) -> tuple[list[Any], dict[int, Any]]:
     return elements, states
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("seed", range(samples(4, 300)))
 def test_elements_order_and_states_stay_the_same(seed: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is turned, and when: the same elements in the same order, and states that go on at the same place."""

@@ -416,6 +416,7 @@ def test_a_state_that_was_changed_is_read_or_refused(
         pass
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("deterministic", [True, False])
 @pytest.mark.parametrize("part", [0.1, 0.5, 0.9])
 def test_a_resume_reads_what_is_left(part: float, deterministic: bool) -> None:

@@ -81,6 +81,7 @@ ALIKE = ("shuffled", "shuffled without a seed", "random numbers", "two")
 """Those that read the cache in the same order in every epoch."""
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", MAKES)
 def test_a_cache_is_filled_as_it_was(name: str) -> None:
     """Behind states of the epoch that fills it and of the next one, taken in front of the first element, too."""
@@ -129,6 +130,7 @@ def zipped() -> ad.Dataset:
     return D.zip((dataset, dataset)).repeat(2)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("make", [*MAKES.values(), zipped], ids=[*MAKES, "zipped"])
 def test_what_is_in_memory_makes_no_difference(make: Callable[[], ad.Dataset]) -> None:
     """The cache is full by now, or another run has filled it."""
@@ -251,6 +253,7 @@ def test_an_error_behind_a_cache_names_the_file_in_every_use(tmp_path: Path) -> 
         assert f"record 2 of {tmp_path}/lines" in str(caught.value.__notes__)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("links", [True, False])
 def test_a_run_that_ends_later_leaves_the_file_to_its_readers(
     links: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -260,6 +260,7 @@ def test_every_method_and_every_source_is_drawn(files: Files, monkeypatch: pytes
     assert wanted - called == set()
 
 
+@pytest.mark.sampled
 @pytest.mark.slow
 @pytest.mark.timeout(7200 if SOAK else 600)
 @pytest.mark.parametrize("part", range(PARTS))

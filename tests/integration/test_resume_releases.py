@@ -23,6 +23,7 @@ def flat(batches: list[Any]) -> list[str]:
     return [json.dumps(each) for each in chain.from_iterable(batches)]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("release", RELEASES)
 def test_states_of_a_release_are_read(release: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In order what is left, otherwise each element once."""

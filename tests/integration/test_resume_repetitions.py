@@ -124,6 +124,7 @@ def drawn(draw: random.Random, folder: Path, *, ordered: bool) -> ad.Dataset:
     return ds.map(with_random, rng=True).with_options(ad.Options(seed=9, deterministic=ordered))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("lies", [False, True], ids=["as it pays", "where they lie"])
 @pytest.mark.parametrize("ordered", [False, True], ids=["any order", "in order"])
 def test_lives_give_what_one_run_gives(

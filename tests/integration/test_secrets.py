@@ -251,6 +251,7 @@ def test_no_secret_is_shown(
     assert at < 0, f"{url}\n{shown[max(0, at - 800) : at + 200]}"
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("isolate", [False, True], ids=["process", "isolated"])
 def test_no_secret_crosses_to_where_functions_run(isolate: bool, store: str, caplog: pytest.LogCaptureFixture) -> None:
     """Errors of worker processes and of a loader process."""
@@ -264,6 +265,7 @@ def test_no_secret_crosses_to_where_functions_run(isolate: bool, store: str, cap
             assert MARK not in shown
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("scheme", ["http", "https"])
 def test_no_secret_of_a_proxy_is_shown(
     scheme: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -87,6 +87,7 @@ CASES: dict[str, Case] = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("name", "policy"),
     [

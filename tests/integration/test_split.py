@@ -248,6 +248,7 @@ def in_turn(parts: list[list[int]], first: int) -> list[int]:
     return found
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("counts", [(1, 3), (4, 2), (3, 5), (16, 7)])
 @pytest.mark.parametrize("delivered", [0, 3])
 def test_shard_behind_the_last_shuffle_leaves_one_order(counts: tuple[int, int], delivered: int) -> None:

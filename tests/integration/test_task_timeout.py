@@ -53,6 +53,7 @@ def shard(tmp_path: Path) -> str:
     return path
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("how", "isolate"), [(hold_the_gil, False), (block, True)], ids=["here", "isolated"])
 def test_the_error_names_the_record_and_shows_where_it_hung(shard: str, how: Callable[[], None], isolate: bool) -> None:
     """All records before it are delivered; the error has URL, offset, record and the Python stack, and survives."""
@@ -97,6 +98,7 @@ def test_one_that_hangs_beyond_the_quota_ends_the_pipeline(shard: str) -> None:
         assert [int(x) for x in ad.TFRecordDataset(shard).map(hanging(block, ()), 4)] == list(range(COUNT))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("errors", [None, ad.ErrorPolicy()], ids=["none", "policy"])
 def test_a_map_in_front_of_a_batch(shard: str, errors: ad.ErrorPolicy | None) -> None:
     """Whole batches before it are delivered; with a policy batches are filled from the records that are left."""
@@ -112,6 +114,7 @@ def test_a_map_in_front_of_a_batch(shard: str, errors: ad.ErrorPolicy | None) ->
             assert np.concatenate(list(batches)).tolist() == left
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("errors", [None, ad.ErrorPolicy()], ids=["none", "policy"])
 def test_a_map_of_batches(shard: str, errors: ad.ErrorPolicy | None) -> None:
     """The element is the batch: it is named by its first record, and left out as a whole."""

@@ -132,6 +132,7 @@ def test_spans_are_what_the_statistics_count(kind: str, *, isolate: bool, tmp_pa
     assert ("loader process" in processes) is isolate
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("isolate", [False, True])
 def test_arrows_from_the_bucket_to_the_training_step(*, isolate: bool) -> None:
     """Each batch that the loop worked on came from a block, and each block from a request."""

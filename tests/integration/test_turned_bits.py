@@ -52,6 +52,7 @@ READERS: dict[str, Callable[[ad.Dataset], ad.Dataset]] = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("workers", [0, 1])
 def test_records_are_verified_among_elements_that_need_it_not(tmp_path: Path, workers: int) -> None:
     """Wherever records come together with lines or with bytes in memory: none that is damaged passes for whole."""

@@ -121,6 +121,7 @@ def shared(name: str) -> ad.Dataset:
     return ad.Dataset.zip((other, slow)).prefetch(2).batch(3)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", ["behind", "beside"])
 def test_a_step_that_waits_for_the_loop_is_not_blamed(name: str) -> None:
     """The loop is one thread: steps work no more on it than there was time, and the one that keeps it is named."""
@@ -249,6 +250,7 @@ def test_decompression_in_one_thread_is_found(tmp_path: Path) -> None:
     assert "cycle_length" in stats.verdict.action
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("deterministic", [True, False])
 @pytest.mark.parametrize("options", [{}, {"on_change": "restart"}, {"errors": ad.ErrorPolicy()}], ids=str)
 def test_every_element_is_counted_once(tmp_path: Path, deterministic: bool, options: dict[str, Any]) -> None:

@@ -69,6 +69,7 @@ def test_the_first_damaged_record_is_named(tmp_path: Path, workers: int) -> None
     assert caught.value.record == 1500
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("workers", [ad.AUTOTUNE, 1])
 def test_no_process_is_started_to_verify_only(tmp_path: Path, workers: int) -> None:
     """Records that no function in workers reads are verified without them."""

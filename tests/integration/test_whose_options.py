@@ -173,6 +173,7 @@ def test_storage_where_the_runtime_has_none(server: FakeGCS) -> None:
             assert list(dataset.with_options(wrong)) == rows("ann")
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("isolate", [False, True])
 def test_what_cannot_count_is_a_warning_once(isolate: bool) -> None:
     """In a Runtime: once for each option, however many datasets and epochs; at the user's line."""

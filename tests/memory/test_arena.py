@@ -181,6 +181,7 @@ print(faults() - before)
 """
 
 
+@pytest.mark.sampled
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="a property of glibc")
 @pytest.mark.parametrize("given", [{}, {"MALLOC_TRIM_THRESHOLD_": str(128 << 10)}], ids=["unset", "set by the user"])
 def test_batches_of_private_copies_use_the_same_pages(given: dict[str, str]) -> None:

@@ -98,6 +98,7 @@ def test_concat_and_as_objects(
         assert elements(as_objects(both)) == expected
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("one", MAKERS)
 @pytest.mark.parametrize("two", MAKERS)
 @given(data=st.data())

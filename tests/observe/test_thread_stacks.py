@@ -85,6 +85,7 @@ print("done", gc.isenabled())
 """
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("program", [STARTING, LEAVING], ids=["threads that start", "functions that return"])
 def test_the_collector_at_the_wrong_moment_stops_nobody(program: str) -> None:
     """Python 3.11 stood still for ever, or ended with a segmentation fault."""

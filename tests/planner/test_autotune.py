@@ -93,6 +93,7 @@ def sweep(workload: Workload) -> list[dict[int, int]]:
     ]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_it_comes_near_the_best_fixed_settings_within_ten_seconds(name: str) -> None:
     """From ten seconds after the beginning, or a change, on: at least 0.95 of the best of a sweep."""
@@ -109,6 +110,7 @@ def test_it_comes_near_the_best_fixed_settings_within_ten_seconds(name: str) -> 
             assert run(workload, SECONDS, seed).rate(*window) >= 0.95 * best, (window, seed)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_it_loses_nothing_to_the_defaults(name: str) -> None:
     """With everything that trials cost, the whole run is at most 3 % slower than one with the defaults."""

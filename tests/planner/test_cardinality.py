@@ -126,6 +126,7 @@ def test_every_kind_of_node_has_rules(kind: type[node.Node]) -> None:
     assert kind.same_elements or "element_spec" in own or kind in NESTS or kind.__name__ in UNKNOWN_ELEMENTS
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", TABLE)
 def test_the_number_is_tf_datas_and_true(name: str) -> None:
     """The number is as announced; where it is known, running the dataset gives as many."""
@@ -264,6 +265,7 @@ SPECS: dict[str, tuple[ad.Dataset, Any]] = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", SPECS)
 def test_the_spec_is_as_announced_and_true(name: str) -> None:
     """Specs nest like the elements, and every element that comes is allowed by them."""

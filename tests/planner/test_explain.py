@@ -81,6 +81,7 @@ def test_it_says_where_a_step_runs_and_why(ds: ad.Dataset, runs: str, because: s
     assert because in found.because
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "ds",
     [

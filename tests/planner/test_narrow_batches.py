@@ -143,6 +143,7 @@ def converted(batch: Any) -> Any:
     return made
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("seed", range(samples(25, 3000)))
 def test_batches_are_those_that_would_be_converted(seed: int) -> None:
     """Whatever makes and passes them on; a value that does not fit is the same error behind the same batches."""

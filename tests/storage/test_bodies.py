@@ -116,6 +116,7 @@ async def test_a_redirect_to_another_host_takes_that_hosts_way() -> None:
         assert near.requests[0].target == "/here"
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("tls", [False, True])
 async def test_a_proxy_that_wants_a_password(tls: bool) -> None:
     """It comes with the proxy's URL; a wrong one is refused at once, and no message shows it."""
@@ -200,6 +201,7 @@ ODD: dict[str, tuple[Script, str]] = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", ODD)
 async def test_odd_servers_are_read_by_aiohttp_without_being_asked_to(name: str) -> None:
     """No failure is told and nothing is tried again; the first answers cost one more request, later ones none."""

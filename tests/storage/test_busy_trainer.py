@@ -120,6 +120,7 @@ async def read(fetcher: Fetcher, first: int, last: int) -> None:
             group.create_task(one(number))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("step", [python_loop, numpy_loop, long_call])
 def test_a_late_process_blames_no_server(
     step: Callable[[], None], server: FakeGCSProcess, impatience: Impatience

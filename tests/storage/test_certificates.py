@@ -23,6 +23,7 @@ ASKED: dict[str, Callable[[Fetcher, str], Awaitable[object]]] = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("what", ASKED)
 @pytest.mark.parametrize(
     ("address", "days", "trusted", "why"),
@@ -52,6 +53,7 @@ async def test_it_is_refused_with_the_reason(
             await fetcher.aclose()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("value", [None, 0, 1, "no", ""])
 @pytest.mark.parametrize("scheme", ["gs", "https", "swebhdfs"])
 def test_only_false_turns_the_verification_off(scheme: str, value: object) -> None:

@@ -158,6 +158,7 @@ class Silent(Odd):
         return self.cat_file(path, start, end)
 
 
+@pytest.mark.sampled
 async def test_a_filesystem_that_never_answers_is_given_up() -> None:
     """What can be interrupted has a time limit, for metadata and for bytes."""
     limits = TimeoutOptions(connect_s=0.1, first_byte_s=0.1, idle_s=0.1)

@@ -49,6 +49,7 @@ async def no_head(request: Request, peer: Peer) -> None:
         await honest(request, peer)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("script", [whole, chunked, until_close, no_head])
 async def test_unusual_servers_are_read_all_the_same(script: Script) -> None:
     """No ranges, no lengths, no HEAD: size and bytes are right, by whichever way."""
@@ -126,6 +127,7 @@ async def test_redirects_in_a_circle_end() -> None:
         await fetcher.aclose()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("location", ["http://a..b/x?sig=hush", "http://me:hu/sh@h/x", "http://h:0/x", "ftp://h/x"])
 async def test_a_redirect_to_what_cannot_be_asked_for_is_an_error_of_the_url(location: str) -> None:
     """Also where HEAD is redirected; nothing of the target is shown."""
@@ -196,6 +198,7 @@ async def test_a_url_that_leads_elsewhere_by_now_is_read_there() -> None:
         await fetcher.aclose()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("location", ["file:///etc/passwd?Signature=hush", "gs://bucket/o", "http://", "//[::1"])
 async def test_a_redirect_to_no_web_server_is_refused_at_once(location: str) -> None:
     """For metadata and for bodies; nothing of the place is told that may be secret."""
@@ -362,6 +365,7 @@ async def test_a_server_may_say_when_to_come_again() -> None:
         await fetcher.aclose()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("way", ["listed", "opened", "refused"])
 async def test_a_body_that_only_its_connection_ends_is_compared_with_the_size(way: str) -> None:
     """Broken off it looks complete: what was listed, or HEAD, tells; nothing is kept, and it is asked for anew."""
@@ -391,6 +395,7 @@ async def test_a_body_that_only_its_connection_ends_is_compared_with_the_size(wa
         await fetcher.aclose()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("options", "words"),
     [

@@ -211,6 +211,7 @@ async def test_an_exception_that_obstore_keeps_holds_nothing_of_ours(call: str) 
         assert not [each for each in kept.raised if each.__traceback__ or each.__context__]
 
 
+@pytest.mark.sampled
 async def test_a_body_that_breaks_off_or_drips_is_gone_on_with() -> None:
     """Pieces that came are kept: an attempt goes on behind them, and neither way to fail goes on for ever."""
     data = random.Random(5).randbytes(2_000_000)

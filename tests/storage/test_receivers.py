@@ -100,6 +100,7 @@ class TestHttp(conformance.TestHttp):
             yield there
 
 
+@pytest.mark.sampled
 async def test_what_is_seen_and_asked_goes_both_ways() -> None:
     """Limits and wishes down, times and progress up; an answer that is over cannot be ended any more."""
     stalled = Profile(rules=(Rule(fault=Fault(kind="stall", after_fraction=(0.5, 0.5)), nth=(1,), media_only=True),))
@@ -129,6 +130,7 @@ async def test_what_is_seen_and_asked_goes_both_ways() -> None:
         assert buffer == DATA
 
 
+@pytest.mark.sampled
 async def test_a_cancelled_read_lets_its_buffer_go_first() -> None:
     """At whatever moment."""
     draw = random.Random(1)
@@ -145,6 +147,7 @@ async def test_a_cancelled_read_lets_its_buffer_go_first() -> None:
         assert buffer == DATA
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 async def test_a_read_fails_when_its_process_dies(how: int) -> None:
     """As if its connection were lost, when nothing writes any more; the next one is made on this loop."""
@@ -164,6 +167,7 @@ async def test_a_read_fails_when_its_process_dies(how: int) -> None:
         assert buffer == DATA
 
 
+@pytest.mark.sampled
 async def test_a_process_that_says_nothing_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A read does not wait for it for ever."""
     monkeypatch.setattr(receiver_module, "_SILENT_S", 1.0)
@@ -184,6 +188,7 @@ async def test_a_buffer_elsewhere_is_filled_by_this_loop() -> None:
         await made.aclose()
 
 
+@pytest.mark.sampled
 async def test_processes_that_die_are_replaced_a_few_times(caplog: pytest.LogCaptureFixture) -> None:
     """No read is lost; and who cannot keep them goes on without."""
     async with FakeGCS(buckets=["bucket"]) as server, processes() as made:
@@ -256,6 +261,7 @@ async def test_nobody_waits_for_a_process_that_starts(how: str, monkeypatch: pyt
         assert not begun[0].is_alive
 
 
+@pytest.mark.sampled
 async def test_as_many_processes_receive_as_are_asked_for() -> None:
     """Begun one by one, and left alone again; what they deliver stays the same, and reads go to all of them."""
     async with FakeGCS(buckets=["bucket"]) as server, more_receivers(AUTOTUNE, most=3) as receivers:
@@ -283,6 +289,7 @@ async def test_as_many_processes_receive_as_are_asked_for() -> None:
             await fetcher.aclose()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("isolate", [False, True])
 def test_pipelines_with_several_receivers(isolate: bool, tmp_path: Path) -> None:
     """In bad weather, in either order, left early: the same elements, and nothing is left."""
@@ -333,6 +340,7 @@ def receiving() -> list[int]:
     return found
 
 
+@pytest.mark.sampled
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks for processes in procfs")
 @pytest.mark.parametrize("deterministic", [True, False])
 def test_receivers_that_are_killed_lose_no_read(deterministic: bool, tmp_path: Path) -> None:

@@ -53,6 +53,7 @@ def run_suite(
     )
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", list(LEAKING))
 def test_each_kind_fails_the_test_that_leaked_it(kind: str, tmp_path: Path) -> None:
     """The leak is an error at the end of the test that made it, and the next test is not blamed for it."""
@@ -97,6 +98,7 @@ def test_a_failed_test_is_not_blamed_twice(tmp_path: Path) -> None:
     assert "LeakError" not in outcome.stdout
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("soak", "outcome_line"), [("", "1 passed, 1 skipped"), ("1", "2 passed")])
 def test_long_versions_run_only_when_asked_for(soak: str, outcome_line: str, tmp_path: Path) -> None:
     """``soak`` tests and full sample counts need ASYNCDATA_SOAK=1."""

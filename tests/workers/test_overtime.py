@@ -63,6 +63,7 @@ def limited(kit: Kit, program: Any, limit_s: float, payload: bytes = b"", grant:
     )
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("program", [handlers.meet_and_block, handlers.meet_and_hold_the_gil, handlers.meet_and_fill])
 async def test_a_call_that_does_not_return_in_time_costs_its_process(make_kit: MakeKit, program: Any) -> None:
     """The error has row and stack, whatever the function is in; what waited behind it is done, and nobody is blamed."""

@@ -30,6 +30,7 @@ from tests.workers.conftest import MakeKit, Meeting
 TRANSPORTS = pytest.mark.parametrize("stream", [False, True], ids=["seqpacket", "stream"])
 
 
+@pytest.mark.sampled
 @TRANSPORTS
 async def test_every_task_gets_its_own_reply(make_kit: MakeKit, stream: bool) -> None:
     """Ten thousand tasks, many at a time: each reply belongs to its payload, and the workers share them."""
@@ -50,6 +51,7 @@ async def test_every_task_gets_its_own_reply(make_kit: MakeKit, stream: bool) ->
     assert stats.busy_s > 0
 
 
+@pytest.mark.sampled
 @TRANSPORTS
 @pytest.mark.parametrize("size", [0, 1, MAX_INLINE_BYTES - 1, MAX_INLINE_BYTES, MAX_INLINE_BYTES + 1, 3_000_000])
 async def test_payloads_and_replies_of_any_size_arrive_whole(make_kit: MakeKit, stream: bool, size: int) -> None:
@@ -139,6 +141,7 @@ async def test_what_grant_raises_is_what_run_raises(make_kit: MakeKit) -> None:
     assert kit.pool.stats().deaths == 0
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("granted", [(0, 9), (-1, 10), (1 << 20, 10), ((1 << 20) - 9, 10)])
 async def test_a_grant_outside_the_arena_or_too_small_never_reaches_the_worker(
     make_kit: MakeKit, granted: tuple[int, int]
@@ -357,6 +360,7 @@ async def test_start_fails_clearly_without_an_interpreter(make_kit: MakeKit) -> 
         await make_kit(executable="")
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("handler", "text"),
     [

@@ -36,6 +36,7 @@ def make_fifo(directory: Path) -> Path:
 # --- deaths
 
 
+@pytest.mark.sampled
 @PIDFD
 async def test_an_idle_worker_that_is_killed_is_replaced(make_kit: MakeKit, pidfd: bool) -> None:
     """The pool is complete again, counts the death and says how it came."""
@@ -126,6 +127,7 @@ async def test_a_worker_killed_while_it_waits_for_a_grant_is_replaced(make_kit: 
     assert meeting.asked == [5, 5]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("stream", [False, True], ids=["seqpacket", "stream"])
 async def test_a_worker_killed_while_messages_are_held_back_loses_no_task(make_kit: MakeKit, stream: bool) -> None:
     """Messages that could not be sent yet are sent to another worker."""
@@ -268,6 +270,7 @@ async def test_a_cancelled_running_task_ends_only_with_its_reply(make_kit: MakeK
     assert kit.pool.stats().deaths == 0
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("program", [handlers.meet_and_fill, handlers.meet_and_hold_the_gil])
 async def test_a_cancelled_task_that_does_not_end_costs_its_process(
     make_kit: MakeKit, program: Any, caplog: pytest.LogCaptureFixture
@@ -390,6 +393,7 @@ async def test_closing_ends_a_task_that_waits_for_a_grant(make_kit: MakeKit) -> 
         await task
 
 
+@pytest.mark.sampled
 @PIDFD
 @pytest.mark.parametrize("program", [handlers.meet_and_block, handlers.meet_and_hold_the_gil])
 async def test_closing_reports_code_that_does_not_come_back(make_kit: MakeKit, program: Any, pidfd: bool) -> None:

@@ -29,6 +29,7 @@ async def test_an_exception_keeps_type_args_and_shows_the_users_line(make_kit: M
     assert f"pid {kit.pids()[0]}" in note
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("program", "kind", "text"),
     [

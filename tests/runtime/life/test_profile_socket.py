@@ -40,6 +40,7 @@ def raw(path: Path, data: bytes) -> bytes:
         return b"".join(iter(lambda: connection.recv(1 << 20), b""))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("isolate", [False, True])
 def test_the_command(*, isolate: bool, capsys: pytest.CaptureFixture[str]) -> None:
     """Stacks, verdict and report of a program in the middle of an iteration, which goes on."""

@@ -173,6 +173,7 @@ def bench() -> Iterator[Bench]:
     arena.close()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("seed", range(samples(20, 1000)))
 @pytest.mark.parametrize("share", [0.02, 0.2, 0.6])
 async def test_an_ask_is_granted_if_it_fits_beside_the_rows(bench: Bench, share: float, seed: int) -> None:

@@ -39,6 +39,7 @@ async def _filled(bench: Bench, slabs: int, keep: float, seed: int) -> tuple[Ref
     return RefColumn(bench.budget.slabs, table, BYTES), [contents[i] for i in order]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(("slabs", "keep"), [(20, 0.5), (20, 0.3), (28, 0.4), (12, 0.05)])
 async def test_no_more_than_half_of_the_limit_is_pinned_where_much_less_is_needed(

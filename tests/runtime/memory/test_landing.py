@@ -98,6 +98,7 @@ LARGE: dict[str, Any] = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", LARGE)
 async def test_a_large_object_is_pickled_where_there_is_room_for_it(kind: str) -> None:
     """Beside small ones; it takes no memory besides."""

@@ -45,6 +45,7 @@ def _content(batch: Any) -> list[bytes]:
     return [bytes(row) for row in batch] if isinstance(batch, ad.BytesArray) else [batch.tobytes()]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_batch_kept_of_every_epoch_stops_nothing(shards: str, workers: int) -> None:
     """However many they are, every epoch is whole, and the batches that are kept stay what they were."""

@@ -53,6 +53,7 @@ def test_files_that_are_read_in_turn_are_decompressed_at_the_same_time(
     assert len(met) == 2
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("limit", [4 << 20, 64 << 20])
 def test_left_at_any_moment(tmp_path: Path, limit: int) -> None:
     """Also while threads decompress ahead; with little memory, nothing is ahead, and all the same comes."""

@@ -226,6 +226,7 @@ def test_a_source_gives_the_same_whatever_is_asked_for(make: Make) -> None:
     assert len(check_any_blocking(make, seeds=range(samples(2, 300))).elements) == 60
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("make", "kind"), [param for param in WITH_KIND if param.values[1] == "nests"])
 def test_closing_at_any_step_gives_everything_back(make: Callable[[Bench, Kinds], Stage], kind: Kinds) -> None:
     """Leases: after closing half-way, at every step, no slab is held and nothing is charged."""

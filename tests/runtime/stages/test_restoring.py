@@ -566,6 +566,7 @@ COUNTED = {transformations.Take, transformations.Skip}
 """Which elements these give is another matter in every run."""
 
 
+@pytest.mark.sampled
 @cases(UNORDERED)
 def test_every_element_comes_once(
     kind: type[Node], make: Make, stored_files: Files, brought_back: set[type[Node]]

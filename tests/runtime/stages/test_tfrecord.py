@@ -182,6 +182,7 @@ def test_many_records_in_a_chunk_are_framed_block_by_block() -> None:
     assert trace.pulls >= 3
 
 
+@pytest.mark.sampled
 @pytest.mark.slow
 def test_a_record_of_50_mb_in_chunks_of_1_mib() -> None:
     """A record far larger than a chunk gets a slab of its own, and is given back."""
@@ -192,6 +193,7 @@ def test_a_record_of_50_mb_in_chunks_of_1_mib() -> None:
     assert trace.elements == payloads
 
 
+@pytest.mark.sampled
 def test_closing_and_cancelling_give_everything_back() -> None:
     """Leases: chunks, records of their own and what was cut off are given back at any step."""
     data = encode_many(records(5, 300, 0, 80, 2000, 1))

@@ -140,6 +140,7 @@ def test_before_the_first_element_and_of_a_split(folder: Path) -> None:
         assert ad.state.describe(state).reader == f"shard(3, {index})"
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("seed", range(samples(100, 5000)))
 def test_damaged_states_are_described_or_refused(seed: int) -> None:
     """Whatever one byte of them becomes."""

@@ -179,6 +179,7 @@ def test_marks_of_rows_in_any_order_are_an_error_of_the_stage() -> None:
     assert not len(Marker(every=1).after(joined, 2, lambda *_: "mark"))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("sloppy", ["map", "interleave", "workers"])
 def test_steps_that_say_so_are_unordered_in_whole_pipelines(sloppy: str) -> None:
     """``deterministic=False`` of a step, and of the options, reaches the consumer; else there are marks."""

@@ -173,6 +173,7 @@ def test_a_row_in_order_takes_fewer_bytes() -> None:
     assert len(json.dumps(to_json(places))) <= 4 * count + 64 * 64 + 2000
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "change",
     [

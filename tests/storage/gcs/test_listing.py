@@ -69,6 +69,7 @@ async def weather(profile: Profile, **retry: Any) -> AsyncIterator[tuple[FakeGCS
             yield server, reader
 
 
+@pytest.mark.sampled
 async def test_pages_are_asked_for_at_the_same_time() -> None:
     """Behind the first page, which says that there are more, the rest comes in parallel."""
     async with weather(Profile(latency=Latency(median_s=0.05))) as (server, reader):
@@ -79,6 +80,7 @@ async def test_pages_are_asked_for_at_the_same_time() -> None:
         assert len(entries) <= 30
 
 
+@pytest.mark.sampled
 async def test_a_page_that_fails_is_asked_for_again_and_the_others_are_not() -> None:
     """Failures now and then cost a request each."""
     rule = Rule(fault=Fault(kind="status", status=503), operations="storage.objects.list", rate=0.2)
@@ -89,6 +91,7 @@ async def test_a_page_that_fails_is_asked_for_again_and_the_others_are_not() -> 
         assert len(server.journal.entries("storage.objects.list")) <= 30 + failed
 
 
+@pytest.mark.sampled
 async def test_a_page_that_goes_on_failing_ends_the_glob() -> None:
     """With a transient error that tells how often it was tried; no request goes on behind it."""
     rule = Rule(fault=Fault(kind="status", status=503), operations="storage.objects.list")
@@ -99,6 +102,7 @@ async def test_a_page_that_goes_on_failing_ends_the_glob() -> None:
         assert len(server.journal) == 4
 
 
+@pytest.mark.sampled
 async def test_a_refusal_in_the_middle_ends_the_glob_at_once() -> None:
     """It is not tried again, and comes alone, not in a group."""
     rule = Rule(fault=Fault(kind="status", status=403), operations="storage.objects.list", nth=(4,))
@@ -122,6 +126,7 @@ async def test_a_missing_bucket_is_an_error() -> None:
             await reader.glob("gs://nowhere/x*")
 
 
+@pytest.mark.sampled
 async def test_a_cancelled_listing_leaves_nothing_behind() -> None:
     """Whenever it is cancelled, and the reader goes on working."""
     draw = random.Random(2)

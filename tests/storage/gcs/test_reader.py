@@ -26,6 +26,7 @@ def fetcher_of(endpoint: str, **options: object) -> Fetcher:
     return Fetcher(Options(storage={"gs": {"endpoint_url": endpoint, "token": "anon", **options}}), Environment())
 
 
+@pytest.mark.sampled
 async def test_listings_of_many_pages_are_complete_and_take_little_more_than_a_request_per_page() -> None:
     """2,500 names are three pages; nothing but list requests is sent, and few that find nothing."""
     async with FakeGCS(buckets=["bucket"]) as server:
@@ -186,6 +187,7 @@ async def test_a_chunked_body_is_read_another_way() -> None:
         await fetcher.aclose()
 
 
+@pytest.mark.sampled
 async def test_a_token_the_server_refuses_is_renewed_once(tmp_path: Path) -> None:
     """A 401 in the middle of a run costs one renewal; a few refused in a row are the end; no secret shows."""
     good = "t1"
@@ -239,6 +241,7 @@ async def test_a_token_that_ends_is_renewed_for_metadata_too(tmp_path: Path) -> 
         await fetcher.aclose()
 
 
+@pytest.mark.sampled
 async def test_many_reads_whose_token_ends_share_one_renewal(tmp_path: Path) -> None:
     """All are refused at a time, and the new token is not known everywhere at once: no read fails."""
     good, unsure, issued = "t1", 0, 0

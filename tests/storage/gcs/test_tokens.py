@@ -276,6 +276,7 @@ def service_account(folder: Path, token_uri: str, email: str = "me@example.com")
     return str(path)
 
 
+@pytest.mark.sampled
 async def test_a_service_account_file_gives_tokens(
     tmp_path: Path, token_server: tuple[str, list[tuple[int, dict[str, object]]]]
 ) -> None:

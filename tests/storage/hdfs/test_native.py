@@ -87,6 +87,7 @@ QUESTIONS: dict[str, Callable[[NativeClient], Awaitable[object]]] = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.leaks("hdfs-native's clients, and their threads, are the process's")
 @pytest.mark.parametrize("question", QUESTIONS)
 async def test_a_namenode_that_never_answers_keeps_nobody(question: str) -> None:

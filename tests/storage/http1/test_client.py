@@ -83,6 +83,7 @@ async def test_many_ranges_at_a_time_arrive_whole(tmp_path: Path, tls: bool) -> 
         await client.aclose()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("at", [0, 1, 30_000, 300_000, 1_800_000, len(DATA) - 1])
 async def test_tls_bodies_that_break_off_say_how_far_they_came(tmp_path: Path, at: int) -> None:
     """Also over TLS, and with the low-water mark raised, what was received is valid and counted."""

@@ -130,6 +130,7 @@ async def test_a_handshake_that_does_not_end_hits_the_connect_limit(tmp_path: Pa
         await pool.aclose()
 
 
+@pytest.mark.sampled
 async def test_a_connection_given_up_half_made_closes_nobody_elses(tmp_path: Path) -> None:
     """Whenever it is cancelled while it connects, the next ones, which get its descriptor's number, are well."""
     certificate, context = make_certificate(tmp_path)

@@ -81,6 +81,7 @@ def without_range(head: ResponseHead) -> ResponseHead:
     return head._replace(headers={name: value for name, value in head.headers.items() if name != "content-range"})
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("seed", range(20))
 def test_what_is_known_would_be_taken_anyway(seed: int) -> None:
     """Of thousands of answers, most of them odd, in one memory."""

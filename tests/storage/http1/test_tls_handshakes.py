@@ -27,6 +27,7 @@ from tests.storage.http1.tls_clients import accept_all, dialled
 # --- the handshake ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("sent", [0, 1, 5, 100, 700])
 async def test_a_handshake_that_stops_hits_the_connect_limit(
     sent: int, certificate: tuple[Path, ssl.SSLContext]
@@ -153,6 +154,7 @@ async def openssl_server(version: str, folder: Path) -> AsyncIterator[OpensslSer
 has_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="the openssl program is not installed")
 
 
+@pytest.mark.sampled
 @has_openssl
 @pytest.mark.parametrize(("version", "command"), [("tls1_3", b"k\n"), ("tls1_3", b"K\n"), ("tls1_2", b"r\n")])
 @pytest.mark.parametrize("seen_by_loop", [True, False])
@@ -187,6 +189,7 @@ async def test_new_keys_on_an_idle_connection_are_no_answer(
         await lost.wait()
 
 
+@pytest.mark.sampled
 @has_openssl
 @pytest.mark.parametrize("stops", [True, False], ids=["stops", "says nothing"])
 async def test_a_server_that_is_lost_in_a_renegotiation_hits_the_limit(

@@ -89,6 +89,7 @@ async def test_a_body_that_falls_silent_is_given_up_and_all_that_came_is_kept(at
     assert not any(buffer[at:])
 
 
+@pytest.mark.sampled
 async def test_slow_is_not_silent() -> None:
     """A body that takes many times the limit, but never pauses that long, is read to its end."""
 
@@ -104,6 +105,7 @@ async def test_slow_is_not_silent() -> None:
     assert buffer == DATA
 
 
+@pytest.mark.sampled
 async def test_a_starved_loop_does_not_blame_the_server() -> None:
     """Whoever blocks the loop for many limits still gets what has arrived meanwhile."""
 
@@ -151,6 +153,7 @@ class Flooded:
             self.ended.set_result(error)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("awaits_head", "per_look", "cause"),
     [

@@ -63,6 +63,7 @@ def most_for(enough: int) -> float:
     return 2 * FIRST + 3 * enough
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("seeds", [range(at, at + 10) for at in range(0, 1000, 10)] if SOAK else [*zip(SOME)], ids=str)
 def test_the_window_is_found_on_all_sorts_of_networks(seeds: Sequence[int]) -> None:
     """Without being told anything: at least 95 % of the best fixed window, and never many more than that takes."""
@@ -75,6 +76,7 @@ def test_the_window_is_found_on_all_sorts_of_networks(seeds: Sequence[int]) -> N
     assert peaks[0][0] <= 1.75, f"parts of the largest that is allowed, and seeds: {peaks}"
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("link", NAMED.values(), ids=NAMED)
 def test_the_window_is_found_on_the_named_networks(link: Link) -> None:
     """The same, on those that the benchmark meets with real sockets."""
@@ -82,6 +84,7 @@ def test_the_window_is_found_on_the_named_networks(link: Link) -> None:
     assert rate >= 0.95 * best_of_sweep(link, 7)[0]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("link", "needed"),
     [
@@ -100,6 +103,7 @@ def test_the_window_fills_the_link_and_no_more(link: Link, needed: int) -> None:
     assert max(outcome.windows) <= most_for(needed)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("times", [0.5, 2.0, 4.0])
 def test_a_link_that_changes_is_noticed(times: float) -> None:
     """The rate of another link in the same window: that is probed at once, and what is needed now is found.
@@ -175,6 +179,7 @@ def test_a_program_that_asks_for_less_moves_nothing() -> None:
     assert set(outcome.windows) == {FIRST}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("limited", [False, True])
 def test_a_job_of_weeks_needs_no_more_memory_than_one_of_minutes(limited: bool) -> None:
     """Whether or not the window is ever full; what is remembered of reads is bounded."""
@@ -196,6 +201,7 @@ def test_a_job_of_weeks_needs_no_more_memory_than_one_of_minutes(limited: bool) 
     assert grown < 50_000
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("epoch", "part"), [(200, 0.8), (300, 0.85), (500, 0.85)])
 def test_epochs_that_end_do_not_keep_it_from_growing(epoch: int, part: float) -> None:
     """At each end places are free, and at each beginning nothing comes for a while: neither counts against a window.

@@ -152,6 +152,7 @@ async def test_every_way_to_send_a_range_gives_the_range(answer: Handler | None)
             assert await read(fetcher, f"webhdfs://{address}/x", start, size) == DATA[start : start + size]
 
 
+@pytest.mark.sampled
 async def test_a_body_that_ends_early_is_resumed() -> None:
     """What came is kept; the next attempt begins behind it."""
     server = Server()

@@ -264,6 +264,7 @@ def test_an_error_of_a_sloppy_dataset_is_raised(in_inner: bool) -> None:
     assert trace.error.startswith("ValueError")
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("cycle", "block"), [(7, 3), (16, 1), (40, 2)])
 def test_what_is_at_hand_early_shows_in_no_state(cycle: int, block: int) -> None:
     """Datasets that get their slots, and rows, before their turn: states are as if each had waited for its turn."""
@@ -274,6 +275,7 @@ def test_what_is_at_hand_early_shows_in_no_state(cycle: int, block: int) -> None
         assert trace.elements == expected(lengths, cycle, block)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("cycle", [1, 3])
 @pytest.mark.parametrize("length", [1, 2, 7, 40])
 async def test_marks_are_not_closer_than_they_are_worth(cycle: int, length: int) -> None:
@@ -362,6 +364,7 @@ async def test_what_is_at_hand_leaves_in_long_blocks(sloppy: bool) -> None:
     assert len([length for length in lengths if length]) <= 16
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("sloppy", [False, True])
 async def test_the_first_block_does_not_wait_until_long_runs_of_every_dataset_are_found(sloppy: bool) -> None:
     """No more rows are found for the first block than it has; later ones are not all found for one block.

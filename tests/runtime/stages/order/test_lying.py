@@ -124,6 +124,7 @@ def resumed(
     return [int(element) for element, _ in trace.elements], read, when
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("seed", range(samples(100, 5000)))
 def test_only_what_is_delivered_is_read(seed: int) -> None:
     """The rest comes as it would have come, and of the buffer no row is read that was delivered before."""
@@ -144,6 +145,7 @@ def test_only_what_is_delivered_is_read(seed: int) -> None:
     assert needed <= set(read)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("seed", range(samples(100, 5000)))
 def test_an_element_that_was_repeated_takes_all_its_slots(seed: int) -> None:
     """Whichever of them is needed first, and if the input gives it once more."""
@@ -200,6 +202,7 @@ def test_the_input_fills_up_a_buffer_without_an_order(seed: int) -> None:
     assert set(read) == set(range(count))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("inputs", [0, 2000, 30_000])
 def test_its_first_outputs_do_not_wait_for_the_last_rows(inputs: int) -> None:
     """Nor where the input ends before the buffer is full: then they are drawn in another order than was thought."""

@@ -102,6 +102,7 @@ MAKERS: dict[str, Callable[[Callable[..., Make]], Make]] = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", MAKERS)
 def test_elements_are_those_of_one_by_one(name: str) -> None:
     """However the input is cut: values, provenance, states and errors."""

@@ -74,6 +74,7 @@ def chunkings(data: bytes, seed: int) -> Sequence[int]:
     return source.choice([range(1, len(data)), range(3, len(data), 7), source.sample(range(len(data)), len(data) // 9)])
 
 
+@pytest.mark.sampled
 @BY_NAME
 @pytest.mark.parametrize("compressed", [False, True])
 def test_records_are_whole_wherever_the_bytes_are_cut(name: str, compressed: bool) -> None:
@@ -121,6 +122,7 @@ def test_a_line_of_many_chunks(compressed: bool) -> None:
     assert trace.elements == lines
 
 
+@pytest.mark.sampled
 def test_a_line_beyond_the_memory_limit_is_an_error() -> None:
     """A line that never ends asks for more until the limit is reached, and says where it begins."""
     data = b"first\n" + b"z" * (100 << 20)

@@ -56,6 +56,7 @@ LISTED: dict[str, Callable[[], ad.Dataset]] = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("how", LISTED)
 @pytest.mark.parametrize("taken", [0, 1, 37, 150, 299])
 def test_the_new_version_goes_on_where_the_old_one_ended(how: str, taken: int) -> None:
@@ -89,6 +90,7 @@ def test_a_shorter_version_ends_the_file(count: int) -> None:
         assert {index for version, index in found if version == 2} <= set(range(50, count))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("count", [COUNT, 151, 150, 40, 0])
 @pytest.mark.parametrize("taken", [0, 1, 150, 299])
 def test_a_state_goes_on_in_the_new_version(taken: int, count: int) -> None:

@@ -125,6 +125,7 @@ def test_a_file_that_changed_after_it_was_listed_is_an_error(tmp_path: Path) -> 
     assert set(first) == {b"old"}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("with_url", [False, True])
 def test_restored_behind_every_file(folder: Folder, with_url: bool) -> None:
     """Also from states that `interleave` took of the same files in another order of reading."""
@@ -158,6 +159,7 @@ def test_the_length_of_a_run_is_learned() -> None:
     assert size.choose([]) == (0, 1)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("mode", ["int", "categorical", "binary", None])
 def test_labels_stay_with_their_files(tmp_path: Path, mode: str | None) -> None:
     """From every state on, in runs and by themselves, and in front of a shuffle."""

@@ -82,6 +82,7 @@ CACHES: dict[str, Callable[[Kinds], Callable[[Bench], Stage]]] = {
 KINDS: tuple[Kinds, ...] = ("array", "objects", "refs", "twice", "nests", "mixed")
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("make", CACHES.values(), ids=CACHES.keys())
 def test_laws(make: Callable[[Kinds], Callable[[Bench], Stage]], kind: Kinds) -> None:
@@ -272,6 +273,7 @@ def test_a_link_to_where_a_cache_will_be(tmp_path: Path) -> None:
     assert [found.name for found in (tmp_path / "far").iterdir()] == ["c"]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", ["cache", "snapshot"])
 def test_what_a_killed_run_left_is_removed_by_the_next_one(kind: str, tmp_path: Path) -> None:
     """It may be as large as the whole cache. What a living run writes stays."""
@@ -467,6 +469,7 @@ def test_random_numbers_do_not_change() -> None:
     assert first == [*ds.iterator(epoch=5)]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("codec", ["GZIP", "ZSTD"])
 def test_a_packed_snapshot_gives_what_was_written(codec: str, tmp_path: Path) -> None:
     """Arrays, byte strings, texts and numbers come back; the files are smaller; damage is found."""

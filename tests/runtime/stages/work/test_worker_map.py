@@ -211,6 +211,7 @@ def test_what_ends_a_program_is_never_left_out() -> None:
     assert "SystemExit" in str(trace.error)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("outcome", ["rows", "batch"])
 @pytest.mark.parametrize("damaged", [False, True])
 @pytest.mark.parametrize("bad", [0, 1, 7, 16, 23])
