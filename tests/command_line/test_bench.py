@@ -30,9 +30,16 @@ def test_a_dataset_of_ones_own(run: Callable[..., Any], own: str) -> None:
 
 def test_the_time_ends_it(run: Callable[..., Any], own: str) -> None:
     """A dataset without an end is read for so long; it may be an object, too."""
-    document = run("bench", f"{own}:endless", "--json", "--seconds", "0.01").document
+    document = run("bench", f"{own}:endless", "--json", "--seconds", "2", "--epochs", 2).document
     assert document["epochs"] == 0
     assert document["elements"] > 0
+
+
+def test_the_time_ends_what_gives_no_element(run: Callable[..., Any], own: str) -> None:
+    """The verdict says where elements are lost."""
+    document = run("bench", f"{own}:nothing", "--json", "--seconds", "1").document
+    assert (document["epochs"], document["elements"]) == (0, 0)
+    assert "filter(<lambda>) got " in document["limits"]["verdict"]
 
 
 @pytest.mark.parametrize("name", ["missing", "number"])

@@ -58,7 +58,7 @@ def test_two_pipelines_are_served_while_they_are_watched(tmp_path: Path) -> None
 def test_what_cannot_be_served_is_refused_before_a_scrape_fails(label: Any, source: Any) -> None:
     """A Dataset instead of its iterator, and a label that is no text."""
     metrics = PipelineMetrics(prometheus.CollectorRegistry())
-    with pytest.raises(TypeError, match="iterator must be|pipeline must be"), metrics.watch(label, source):
+    with pytest.raises(TypeError, match=r"iterator must be|pipeline must be"), metrics.watch(label, source):
         pass
 
 
