@@ -252,7 +252,8 @@ def _working(step: StepStats, facts: _Facts) -> tuple[Cause, str, str]:
         action = "Parse fewer features. AUTOTUNE uses workers if they are faster; executor='process' always does."
         return "loop", busy, action
     if step.kind == "map":
-        return "loop", busy, "Let worker processes do it: map(..., num_parallel_calls=ad.AUTOTUNE)."
+        action = "Let worker processes do it: map(..., num_parallel_calls=ad.AUTOTUNE), neither inline nor vectorized."
+        return "loop", busy, action
     if step.kind == "filter":
         action = (
             "Compute what it looks at in front of it: map(..., num_parallel_calls=ad.AUTOTUNE), in worker processes."
@@ -278,7 +279,7 @@ def _calling(step: StepStats, facts: _Facts) -> tuple[Cause, str, str]:
     if threads_s >= _MOSTLY / 2 * step.workers_s and facts.cpu.process_s < 1.2 * facts.window_s and step.parallel > 1:
         used = facts.cpu.process_s / facts.window_s
         evidence = f"its threads took turns at the interpreter lock: the process used {used:.1f} processors"
-        return "interpreter", evidence, 'Use executor="process".'
+        return "interpreter", evidence, 'Use executor="process", without Options(num_workers=0).'
     running = step.calls_s / facts.window_s
     if _BUSY <= running < _BUSY * step.parallel:
         evidence = f"of the {step.parallel} calls that may run at a time, {running:.1f} did: there are no more threads"

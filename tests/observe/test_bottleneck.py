@@ -91,7 +91,7 @@ CASES: dict[str, tuple[str, str, str, tuple[StepStats, ...], dict[str, Any]]] = 
         {},
     ),
     "the interpreter's lock": (
-        *("interpreter", "map", "process"),
+        *("interpreter", "map", "without Options(num_workers=0)"),
         (WAITING, THREADED, SOURCE),
         {"cpu": CpuStats(cores=4, process_s=9.9, loop_s=0.1)},
     ),
@@ -105,7 +105,7 @@ CASES: dict[str, tuple[str, str, str, tuple[StepStats, ...], dict[str, Any]]] = 
         (WAITING, dataclasses.replace(THREADED, calls_s=38.0), SOURCE),
         {"cpu": CpuStats(cores=4, process_s=0.2, loop_s=0.1)},
     ),
-    "an inline function": ("loop", "map", "AUTOTUNE", (WAITING, step("map", working_s=9.0), SOURCE), {}),
+    "an inline function": ("loop", "map", "nor vectorized", (WAITING, step("map", working_s=9.0), SOURCE), {}),
     "a predicate": ("loop", "filter", "in front of it", (WAITING, step("filter", working_s=9.0), SOURCE), {}),
     "coroutines that compute": (
         *("blocked_loop", "map", "computes"),
