@@ -433,10 +433,12 @@ def _opened(place: int, steps: Sequence[StepStats]) -> int | float:
     for above in reversed(range(place)):
         if place not in steps[above].inputs:
             continue
-        if steps[above].kind == "interleave":
+        if steps[above].kind in _MADE_OF_EACH:
             return max(steps[other].elements for other in steps[above].inputs if other != place) or math.inf
+        if steps[above].kind == "concatenate":
+            return math.inf
         place = above
-    return math.inf
+    return 1
 
 
 def _receivers(count: int) -> str:

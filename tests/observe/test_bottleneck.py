@@ -229,7 +229,12 @@ CASES: dict[str, tuple[str, str, str, tuple[StepStats, ...], dict[str, Any]]] = 
         (WAITING, STORED),
         {"reads": dataclasses.replace(READS, in_flight=23, receivers=2, receivers_s=18.0), "cpu": CpuStats(cores=2)},
     ),
-    "few files": ("parallelism", "read", "cycle_length=8", (WAITING, dataclasses.replace(STORED, copies=2.0)), {}),
+    "a single file": ("parallelism", "read", "in more files", (WAITING, STORED), {}),
+    "files one behind the other": (
+        *("parallelism", "read", "cycle_length=4"),
+        (step("concatenate", input_s=9.0, working_s=0.5), STORED, SOURCE),
+        {},
+    ),
     "a list of files": ("listing", "list_files", "write_manifest", (WAITING, step("list_files", input_s=9.0)), {}),
     "a manifest": ("listing", "from_manifest", "on this machine", (WAITING, step("from_manifest", input_s=9.0)), {}),
     "the start of workers": (
