@@ -122,7 +122,7 @@ def ending_at(until: float, elements: PipelineIterator) -> Generator[None]:
         elements: What is iterated in the block.
     """
     # A daemon, so that nobody waits for it; and ending takes no time, so that nobody waits in it.
-    timer = threading.Timer(max(0.0, until - clock()), elements.abandon)
+    timer = threading.Timer(min(max(0.0, until - clock()), threading.TIMEOUT_MAX), elements.abandon)
     timer.daemon = True
     timer.start()
     try:

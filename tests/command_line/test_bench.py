@@ -23,7 +23,7 @@ def test_files(run: Callable[..., Any], shard: Callable[..., Path]) -> None:
 
 def test_a_dataset_of_ones_own(run: Callable[..., Any], own: str) -> None:
     """A function in a module of the current directory, with worker processes, whose CPU time counts."""
-    document = run("bench", f"{own}:dataset", "--json", "--seconds", 600).document
+    document = run("bench", f"{own}:dataset", "--json", "--seconds", "inf").document
     assert (document["elements"], document["epochs"], document["source"]) == (100, 1, [f"{own}:dataset"])
     assert document["cpu_s_per_gb"] is None
 
