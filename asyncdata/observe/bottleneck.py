@@ -433,8 +433,9 @@ def _opened(place: int, steps: Sequence[StepStats]) -> int | float:
     for above in reversed(range(place)):
         if place not in steps[above].inputs:
             continue
-        if steps[above].kind in _MADE_OF_EACH:
-            return max(steps[other].elements for other in steps[above].inputs if other != place) or math.inf
+        names, *_ = steps[above].inputs
+        if steps[above].kind in _MADE_OF_EACH and place != names:
+            return steps[names].elements or math.inf
         if steps[above].kind == "concatenate":
             return math.inf
         place = above

@@ -340,6 +340,16 @@ def test_no_more_files_at_a_time_are_advised_than_there_are(files: int, action: 
     assert action in found.action
 
 
+def test_a_file_whose_records_become_datasets_is_none_of_them() -> None:
+    """Whether there are such datasets already, or not yet."""
+    one = step("flat_map", input_s=9.0, working_s=0.5)
+    for inner in ((), (step("range", elements=1000),)):
+        steps = (dataclasses.replace(one, inputs=(1, 2)[: 1 + len(inner)]), STORED, *inner)
+        found = dataclasses.replace(pipeline(), steps=steps).verdict
+        assert (found.cause, found.step) == ("parallelism", "read")
+        assert "in more files" in found.action
+
+
 WORKING = step("batch", working_s=4.0, input_s=6.0)
 AHEAD = step("prefetch", input_s=10.0, ahead=True)
 
