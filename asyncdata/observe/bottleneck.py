@@ -140,7 +140,8 @@ def judge(
     """Says what limits a pipeline; see `PipelineStats` for the arguments."""
     total_s = consumer.wait_s + consumer.step_s
     if not elements or not steps or not total_s:
-        return Verdict(cause="unknown", step="", sentence=_nothing_delivered(steps), action="")
+        sentence = "The loader process did not answer." if elements and not steps else _nothing_delivered(steps)
+        return Verdict(cause="unknown", step="", sentence=sentence, action="")
     rate = elements / total_s
     steady_s = total_s - consumer.first_wait_s
     share = max(0.0, consumer.wait_s - consumer.first_wait_s) / steady_s if steady_s > 0 and elements > 1 else 0.0

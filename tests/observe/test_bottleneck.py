@@ -350,6 +350,12 @@ def test_a_file_whose_records_become_datasets_is_none_of_them() -> None:
         assert "in more files" in found.action
 
 
+def test_elements_of_a_loader_that_does_not_answer_were_delivered() -> None:
+    """Its steps are not known."""
+    found = PipelineStats(elements=3, consumer=STARVED).verdict
+    assert (found.cause, found.sentence) == ("unknown", "The loader process did not answer.")
+
+
 WORKING = step("batch", working_s=4.0, input_s=6.0)
 AHEAD = step("prefetch", input_s=10.0, ahead=True)
 
