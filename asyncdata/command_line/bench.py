@@ -5,16 +5,21 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import resource
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from asyncdata.command_line.measured_datasets import add_measured_arguments, measured_dataset, running_user_code
+from asyncdata.command_line.measured_datasets import (
+    add_measured_arguments,
+    ending_at,
+    measured_dataset,
+    running_user_code,
+)
 from asyncdata.command_line.result_printer import OK, ResultPrinter, size
 from asyncdata.dataset.dataset import Dataset
 from asyncdata.observe.progress import Display
 from asyncdata.observe.snapshot import PipelineStats
+from asyncdata.observe.stopwatch import clock
 from asyncdata.options import Options
 from asyncdata.wording import grouped
 
@@ -83,35 +88,31 @@ def run(arguments: argparse.Namespace, options: Options, results: ResultPrinter,
 def _measure(dataset: Dataset, options: Options, seconds: float, epochs: int, display: Display) -> Measured:
     measured = Measured()
     cpu_before = _cpu_s()
-    began = time.perf_counter()
-    for _ in range(epochs):
-        with dataset.with_options(options).iterator() as elements:
-            done = _take(elements, measured, began, seconds, display)
+    began = clock()
+    until = began + seconds
+    while measured.epochs < epochs and clock() < until:
+        with dataset.with_options(options).iterator() as elements, ending_at(until, elements):
+            _take(elements, measured, began, display)
+            measured.epochs += 1
         measured.stats = elements.stats()
         measured.bytes += int(measured.stats.fetch.get("bytes", 0))
-        measured.epochs += done
-        if not done:
-            break
     # Now that all worker processes have ended, the system has counted them.
     measured.cpu_s = _cpu_s() - cpu_before
     return measured
 
 
-def _take(elements: Iterator[Any], measured: Measured, began: float, most_s: float, display: Display) -> bool:
-    """Takes elements until the time is up; returns whether the epoch came to its end."""
-    asked = time.perf_counter()
+def _take(elements: Iterator[Any], measured: Measured, began: float, display: Display) -> None:
+    """Takes elements to the end of the epoch."""
+    asked = clock()
     for _ in elements:
-        now = time.perf_counter()
+        now = clock()
         measured.waited_s += now - asked
         measured.elements += 1
         measured.seconds = now - began
         if measured.first_s is None:
             measured.first_s = now - began
-        if now - began >= most_s:
-            return False
         display.show(measured.elements, lambda: f"elements, {measured.elements / measured.seconds:,.0f}/s")
-        asked = time.perf_counter()
-    return True
+        asked = clock()
 
 
 def _cpu_s() -> float:

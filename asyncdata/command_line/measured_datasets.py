@@ -8,6 +8,7 @@ import importlib
 import inspect
 import os
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
@@ -16,9 +17,11 @@ from asyncdata import arguments as checks
 from asyncdata.command_line.located_files import add_file_arguments, locate
 from asyncdata.command_line.result_printer import ResultPrinter, UsageError, UserCodeError
 from asyncdata.dataset.dataset import Dataset
-from asyncdata.errors import AsyncdataError
+from asyncdata.errors import AsyncdataError, PipelineClosedError
 from asyncdata.observe.progress import Display
+from asyncdata.observe.stopwatch import clock
 from asyncdata.options import Options
+from asyncdata.runtime.consumer.iterate import PipelineIterator
 from asyncdata.workers.failure import UserFunctionError, in_a_line, raised_at
 
 
@@ -108,6 +111,27 @@ def named_dataset(word: str) -> Dataset:
     if not isinstance(dataset, Dataset):
         raise UsageError(f"{word} is {checks.shown(dataset)}, which is neither a Dataset nor returns one")
     return dataset
+
+
+@contextmanager
+def ending_at(until: float, elements: PipelineIterator) -> Generator[None]:
+    """Ends an iteration, and leaves the block, when the time has come, also where no element comes any more.
+
+    Args:
+        until: When, by the clock of stopwatches.
+        elements: What is iterated in the block.
+    """
+    # A daemon, so that nobody waits for it; and ending takes no time, so that nobody waits in it.
+    timer = threading.Timer(min(max(0.0, until - clock()), threading.TIMEOUT_MAX), elements.abandon)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    except PipelineClosedError:
+        if clock() < until:
+            raise
+    finally:
+        timer.cancel()
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from typing import Final
 
 from asyncdata.command_line.measured_datasets import (
     add_measured_arguments,
+    ending_at,
     measured_dataset,
     number_above,
     running_user_code,
@@ -97,13 +98,14 @@ def _iterate(dataset: Dataset, arguments: argparse.Namespace, display: Display) 
     """Takes elements, with the pretended training step behind each, until they or the time are over."""
     step = threading.Event()  # never set: waiting for it leaves processor and interpreter to others, as a device does
     pace = Pace(clock())
+    until = pace.began + arguments.seconds
     for _ in range(arguments.epochs):
-        with dataset.iterator() as elements:
+        if clock() >= until:
+            break
+        with dataset.iterator() as elements, ending_at(until, elements):
             for _ in elements:
                 step.wait(arguments.step_ms / 1e3)
                 pace.done += 1
-                if clock() - pace.began >= arguments.seconds:
-                    return
                 display.show(pace.done, lambda: f"elements, {pace.done / (clock() - pace.began):,.0f}/s")
 
 

@@ -140,7 +140,8 @@ def judge(
     """Says what limits a pipeline; see `PipelineStats` for the arguments."""
     total_s = consumer.wait_s + consumer.step_s
     if not elements or not steps or not total_s:
-        return Verdict(cause="unknown", step="", sentence=_nothing_delivered(steps), action="")
+        sentence = "The loader process did not answer." if elements and not steps else _nothing_delivered(steps)
+        return Verdict(cause="unknown", step="", sentence=sentence, action="")
     rate = elements / total_s
     steady_s = total_s - consumer.first_wait_s
     share = max(0.0, consumer.wait_s - consumer.first_wait_s) / steady_s if steady_s > 0 and elements > 1 else 0.0
@@ -252,7 +253,8 @@ def _working(step: StepStats, facts: _Facts) -> tuple[Cause, str, str]:
         action = "Parse fewer features. AUTOTUNE uses workers if they are faster; executor='process' always does."
         return "loop", busy, action
     if step.kind == "map":
-        return "loop", busy, "Let worker processes do it: map(..., num_parallel_calls=ad.AUTOTUNE)."
+        action = "Let worker processes do it: map(..., num_parallel_calls=ad.AUTOTUNE), neither inline nor vectorized."
+        return "loop", busy, action
     if step.kind == "filter":
         action = (
             "Compute what it looks at in front of it: map(..., num_parallel_calls=ad.AUTOTUNE), in worker processes."
@@ -278,7 +280,7 @@ def _calling(step: StepStats, facts: _Facts) -> tuple[Cause, str, str]:
     if threads_s >= _MOSTLY / 2 * step.workers_s and facts.cpu.process_s < 1.2 * facts.window_s and step.parallel > 1:
         used = facts.cpu.process_s / facts.window_s
         evidence = f"its threads took turns at the interpreter lock: the process used {used:.1f} processors"
-        return "interpreter", evidence, 'Use executor="process".'
+        return "interpreter", evidence, 'Use executor="process", without Options(num_workers=0).'
     running = step.calls_s / facts.window_s
     if _BUSY <= running < _BUSY * step.parallel:
         evidence = f"of the {step.parallel} calls that may run at a time, {running:.1f} did: there are no more threads"
@@ -432,10 +434,13 @@ def _opened(place: int, steps: Sequence[StepStats]) -> int | float:
     for above in reversed(range(place)):
         if place not in steps[above].inputs:
             continue
-        if steps[above].kind == "interleave":
-            return max(steps[other].elements for other in steps[above].inputs if other != place) or math.inf
+        names, *_ = steps[above].inputs
+        if steps[above].kind in _MADE_OF_EACH and place != names:
+            return steps[names].elements or math.inf
+        if steps[above].kind == "concatenate":
+            return math.inf
         place = above
-    return math.inf
+    return 1
 
 
 def _receivers(count: int) -> str:

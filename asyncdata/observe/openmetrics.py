@@ -87,8 +87,12 @@ class PipelineMetrics:
             iterator: Of a dataset.
 
         Raises:
+            TypeError: `pipeline` is no text, or `iterator` has no statistics, as a Dataset.
             ValueError: Another iterator is watched under this name.
         """
+        arguments.instance("pipeline", pipeline, str, "a text")
+        if not hasattr(iterator, "stats"):
+            raise TypeError(f"iterator must be one of a dataset (dataset.iterator()), not {arguments.shown(iterator)}")
         with self._lock:
             if pipeline in self._watched:
                 raise ValueError(

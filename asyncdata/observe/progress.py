@@ -161,7 +161,7 @@ class Pace:
     Attributes:
         began: When the iteration began, in seconds of some clock.
         done: Elements so far.
-        waited_s: Seconds the consumer waited for them.
+        waited_s: Seconds the consumer waited for them; of threads or tasks that share it, added up.
     """
 
     began: float
@@ -174,7 +174,7 @@ class Pace:
         rate = self.done / seconds
         shown = f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
         read = f", {read_bytes / seconds / 1e6:,.1f} MB/s read" if read_bytes else ""
-        return f"{shown}/s{read}, waited {100 * self.waited_s / seconds:.0f} %"
+        return f"{shown}/s{read}, waited {100 * min(self.waited_s / seconds, 1):.0f} %"
 
 
 class Progress(Iterator[Element], AsyncIterator[Element]):

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from asyncdata.plan.node import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, Node, drawn_seed
+from asyncdata.plan.sequence import RejectionResample
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -61,6 +62,10 @@ class SampleFrom(Node):
     stop_on_empty: bool
     rerandomize: bool | None
     drawn: int = field(default_factory=drawn_seed)
+
+    @property
+    def written(self) -> str:
+        return "rejection_resample" if isinstance(self.datasets[0], RejectionResample) else self.label
 
     def cardinality(self, of: Callable[[Node], int]) -> int:
         return _drawn(map(of, self.datasets), map(of, self.varying), every=self.stop_on_empty)

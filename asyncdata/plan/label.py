@@ -87,7 +87,7 @@ def _with_branches(node: Node) -> str:
     # One level of branches is written out; a branch that has branches names its last step only.
     branches = [_cut(" → ".join(_texts(_chain(child), _shown_step))) for child in node.inputs[:_MOST_BRANCHES]]
     more = [f"… {len(node.inputs)} in all"] if len(node.inputs) > _MOST_BRANCHES else []
-    return f"{node.label}[{', '.join([*branches, *more])}]"
+    return f"{node.written}[{', '.join([*branches, *more])}]"
 
 
 def _cut(text: str) -> str:

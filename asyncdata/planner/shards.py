@@ -115,7 +115,7 @@ def shard_label(node: Node) -> str:
 
 
 def _refuse(node: Node, options: Options, behind: Behind) -> None:
-    name = node.label
+    name = node.written
     if isinstance(node, TensorSlices) and node.drawn_by is not None:
         name = node.drawn_by
         why = "which draws random numbers without a seed"

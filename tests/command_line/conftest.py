@@ -23,6 +23,7 @@ def square(x):
     return x * x
 
 endless = ad.Dataset.counter()
+nothing = ad.Dataset.counter().filter(lambda x: False)
 number = 3
 
 def fails():

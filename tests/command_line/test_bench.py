@@ -23,16 +23,23 @@ def test_files(run: Callable[..., Any], shard: Callable[..., Path]) -> None:
 
 def test_a_dataset_of_ones_own(run: Callable[..., Any], own: str) -> None:
     """A function in a module of the current directory, with worker processes, whose CPU time counts."""
-    document = run("bench", f"{own}:dataset", "--json", "--seconds", 600).document
+    document = run("bench", f"{own}:dataset", "--json", "--seconds", "inf").document
     assert (document["elements"], document["epochs"], document["source"]) == (100, 1, [f"{own}:dataset"])
     assert document["cpu_s_per_gb"] is None
 
 
 def test_the_time_ends_it(run: Callable[..., Any], own: str) -> None:
     """A dataset without an end is read for so long; it may be an object, too."""
-    document = run("bench", f"{own}:endless", "--json", "--seconds", "0.01").document
+    document = run("bench", f"{own}:endless", "--json", "--seconds", "2", "--epochs", 2).document
     assert document["epochs"] == 0
     assert document["elements"] > 0
+
+
+def test_the_time_ends_what_gives_no_element(run: Callable[..., Any], own: str) -> None:
+    """The verdict says where elements are lost."""
+    document = run("bench", f"{own}:nothing", "--json", "--seconds", "1").document
+    assert (document["epochs"], document["elements"]) == (0, 0)
+    assert "filter(<lambda>) got " in document["limits"]["verdict"]
 
 
 @pytest.mark.parametrize("name", ["missing", "number"])

@@ -32,10 +32,17 @@ def test_the_document(run: Callable[..., Any], shard: Callable[..., Path], tmp_p
 
 def test_a_pretended_step(run: Callable[..., Any], own: str) -> None:
     """The consumer is busy with it, until the time is up."""
-    document = run("profile", f"{own}:endless", "--json", "--seconds", "0.05", "--step-ms", "10").document
+    document = run("profile", f"{own}:endless", "--json", "--seconds", "2", "--step-ms", "400").document
     (pipeline,) = document["profile"]["pipelines"]
     assert 0 < pipeline["stats"]["elements"] <= 6
     assert pipeline["stats"]["consumer"]["step_s"] >= 0.01
+
+
+def test_a_pipeline_that_gives_no_element(run: Callable[..., Any], own: str) -> None:
+    """There is a report of it as well when the time is up."""
+    document = run("profile", f"{own}:nothing", "--json", "--seconds", "1").document
+    (pipeline,) = document["profile"]["pipelines"]
+    assert "filter(<lambda>) got " in pipeline["verdict"]["text"]
 
 
 def test_a_trace(run: Callable[..., Any], own: str, tmp_path: Path) -> None:

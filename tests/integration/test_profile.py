@@ -140,6 +140,16 @@ def test_what_is_dropped_is_over_at_once() -> None:
                 break
 
 
+def test_of_what_is_abandoned_single_elements_are_counted() -> None:
+    """Thousands of small ones may have come at once."""
+    with ad.profile() as profile, ad.Dataset.range(5000).iterator() as numbers:
+        next(numbers)
+        next(numbers)
+        numbers.abandon()
+        assert profile.report().pipelines[0].stats.elements == 2
+    assert profile.report().pipelines[0].stats.elements == 2
+
+
 async def test_in_coroutines() -> None:
     """``async for`` is recorded as well, also in tasks that the block starts."""
     with ad.profile() as profile:

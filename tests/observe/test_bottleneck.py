@@ -91,7 +91,7 @@ CASES: dict[str, tuple[str, str, str, tuple[StepStats, ...], dict[str, Any]]] = 
         {},
     ),
     "the interpreter's lock": (
-        *("interpreter", "map", "process"),
+        *("interpreter", "map", "without Options(num_workers=0)"),
         (WAITING, THREADED, SOURCE),
         {"cpu": CpuStats(cores=4, process_s=9.9, loop_s=0.1)},
     ),
@@ -105,7 +105,7 @@ CASES: dict[str, tuple[str, str, str, tuple[StepStats, ...], dict[str, Any]]] = 
         (WAITING, dataclasses.replace(THREADED, calls_s=38.0), SOURCE),
         {"cpu": CpuStats(cores=4, process_s=0.2, loop_s=0.1)},
     ),
-    "an inline function": ("loop", "map", "AUTOTUNE", (WAITING, step("map", working_s=9.0), SOURCE), {}),
+    "an inline function": ("loop", "map", "nor vectorized", (WAITING, step("map", working_s=9.0), SOURCE), {}),
     "a predicate": ("loop", "filter", "in front of it", (WAITING, step("filter", working_s=9.0), SOURCE), {}),
     "coroutines that compute": (
         *("blocked_loop", "map", "computes"),
@@ -229,7 +229,12 @@ CASES: dict[str, tuple[str, str, str, tuple[StepStats, ...], dict[str, Any]]] = 
         (WAITING, STORED),
         {"reads": dataclasses.replace(READS, in_flight=23, receivers=2, receivers_s=18.0), "cpu": CpuStats(cores=2)},
     ),
-    "few files": ("parallelism", "read", "cycle_length=8", (WAITING, dataclasses.replace(STORED, copies=2.0)), {}),
+    "a single file": ("parallelism", "read", "in more files", (WAITING, STORED), {}),
+    "files one behind the other": (
+        *("parallelism", "read", "cycle_length=4"),
+        (step("concatenate", input_s=9.0, working_s=0.5), STORED, SOURCE),
+        {},
+    ),
     "a list of files": ("listing", "list_files", "write_manifest", (WAITING, step("list_files", input_s=9.0)), {}),
     "a manifest": ("listing", "from_manifest", "on this machine", (WAITING, step("from_manifest", input_s=9.0)), {}),
     "the start of workers": (
@@ -333,6 +338,22 @@ def test_no_more_files_at_a_time_are_advised_than_there_are(files: int, action: 
     found = dataclasses.replace(pipeline(), steps=steps).verdict
     assert (found.cause, found.step) == ("parallelism", "read")
     assert action in found.action
+
+
+def test_a_file_whose_records_become_datasets_is_none_of_them() -> None:
+    """Whether there are such datasets already, or not yet."""
+    one = step("flat_map", input_s=9.0, working_s=0.5)
+    for inner in ((), (step("range", elements=1000),)):
+        steps = (dataclasses.replace(one, inputs=(1, 2)[: 1 + len(inner)]), STORED, *inner)
+        found = dataclasses.replace(pipeline(), steps=steps).verdict
+        assert (found.cause, found.step) == ("parallelism", "read")
+        assert "in more files" in found.action
+
+
+def test_elements_of_a_loader_that_does_not_answer_were_delivered() -> None:
+    """Its steps are not known."""
+    found = PipelineStats(elements=3, consumer=STARVED).verdict
+    assert (found.cause, found.sentence) == ("unknown", "The loader process did not answer.")
 
 
 WORKING = step("batch", working_s=4.0, input_s=6.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 from urllib.request import urlopen
 
 import pytest
@@ -51,6 +52,14 @@ def test_two_pipelines_are_served_while_they_are_watched(tmp_path: Path) -> None
     times = [name for name in found if name[0].startswith("asyncdata_step_") and name[1:] == ("eval", "1_range")]
     assert len(times) == 6
     assert not [name for name in found if "secret" in str(name)]
+
+
+@pytest.mark.parametrize(("label", "source"), [("train", ad.Dataset.range(3)), (0, None)])
+def test_what_cannot_be_served_is_refused_before_a_scrape_fails(label: Any, source: Any) -> None:
+    """A Dataset instead of its iterator, and a label that is no text."""
+    metrics = PipelineMetrics(prometheus.CollectorRegistry())
+    with pytest.raises(TypeError, match=r"iterator must be|pipeline must be"), metrics.watch(label, source):
+        pass
 
 
 def test_they_are_served_over_http_while_the_pipeline_runs() -> None:

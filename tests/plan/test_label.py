@@ -55,6 +55,9 @@ def test_what_was_written_is_shown() -> None:
     assert repr(buckets) == "<Dataset range(9) → bucket_by_sequence_length>"
     assert buckets._node.label == "group_by_window"
     assert not any("buckets" in line for line in fingerprint(buckets._node))
+    resampled = ad.Dataset.range(9).rejection_resample(abs, [0.5, 0.5])
+    assert repr(resampled).startswith("<Dataset rejection_resample[range(9) → ")
+    assert resampled._node.label == "sample_from_datasets"
     assert repr(ad.TFRecordDataset(["a", "b"]).batch(2)) == "<Dataset TFRecordDataset(a, b) → batch(2)>"
     many = ad.TFRecordDataset([f"{number}" for number in range(24)])
     assert repr(many) == "<Dataset TFRecordDataset(0, 1, 2, … 24 in all)>"

@@ -481,6 +481,7 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
         """
         self._closed = True
         self._delivery = None
+        self._readings.elements = self._handed
         if os.getpid() == self._pid:
             self._finalizer()
 

@@ -23,6 +23,7 @@ class Readings:
             would keep it for a moment whenever somebody looks.
 
     Attributes:
+        elements: How many the consumer received in all; None as long as it may take more, or is gone without a word.
         waits: What the consumer did.
     """
 
@@ -31,7 +32,7 @@ class Readings:
         self._finalizer = finalizer
         self._pid = os.getpid()
         self._stats = PipelineStats()
-        self._elements: int | None = None
+        self.elements: int | None = None
         self.waits = Waits()
 
     @property
@@ -58,13 +59,13 @@ class Readings:
             # A loader process that has ended, or does not answer, leaves the last answer as it was.
             self._stats = now if now.window_s or not self._stats.window_s else self._stats
         if elements is None:
-            elements = self.waits.elements if self._elements is None else self._elements
+            elements = self.waits.elements if self.elements is None else self.elements
         consumer = self.waits.stats(elements)
         return dataclasses.replace(self._stats, elements=elements, consumer=consumer)
 
     def end(self, elements: int) -> None:
         """The pipeline has ended; what it counted stays."""
-        self._elements = elements
+        self.elements = elements
         self.stats()
         self._running = None
 

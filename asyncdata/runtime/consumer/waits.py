@@ -32,7 +32,7 @@ class Waits:
         self.arrivals: Arrivals | None = None
         self._watch = Stopwatch()
         self._bins: Counter[int] = Counter()
-        self._first_s: float | None = None
+        self._first_s = 0.0
         self._began = self._ended = 0.0
 
     @contextmanager
@@ -43,25 +43,30 @@ class Waits:
         try:
             yield
         finally:
-            took = self._watch.end() - began  # of the same readings: the first wait is never longer than all waits
-            if self._first_s is None:
-                self._first_s = took
+            ended = self._watch.end()
+            if self.elements:
+                self._bins[int(_BINS_PER_OCTAVE * math.log2(max((ended - began) / _LEAST_S, 1.0)))] += 1
             else:
-                self._bins[int(_BINS_PER_OCTAVE * math.log2(max(took / _LEAST_S, 1.0)))] += 1
+                self._first_s = self._waited_s(ended)
 
     def received(self, elements: int) -> None:
         """One more delivery was taken."""
+        self._began = self._began or clock()  # the first one may have come at once
         self.elements += elements
         if self.arrivals is not None:
             now = clock()
-            self.arrivals.add(self._began or now, now, elements, self._watch.seconds(now))
+            self.arrivals.add(self._began, now, elements, self._waited_s(now))
 
     def end(self) -> None:
         """The iteration is over; what the consumer does from now on is its own affair. Idempotent."""
         if not self._ended:
             self._ended = clock()
             if self.arrivals is not None:
-                self.arrivals.add(self._began or self._ended, self._ended, 0, self._watch.seconds(self._ended))
+                self.arrivals.add(self._began or self._ended, self._ended, 0, self._waited_s(self._ended))
+
+    def _waited_s(self, now: float) -> float:
+        """Of threads or tasks that wait side by side, in all no more than the time that has passed."""
+        return min(self._watch.seconds(now), now - self._began) if self._began else 0.0
 
     def stats(self, elements: int) -> ConsumerStats:
         """A snapshot.
@@ -70,12 +75,12 @@ class Waits:
             elements: That were delivered; those that nobody waited for came at once.
         """
         now = self._ended or clock()
-        wait_s = self._watch.seconds(now)
+        wait_s = self._waited_s(now)
         bins = sorted(dict(self._bins).items())
         return ConsumerStats(
             wait_s=wait_s,
             step_s=max(0.0, now - self._began - wait_s) if self._began else 0.0,
-            first_wait_s=self._first_s or 0.0,
+            first_wait_s=self._first_s,
             median_wait_s=_quantile(bins, elements - 1, 0.5),
             p90_wait_s=_quantile(bins, elements - 1, 0.9),
             p99_wait_s=_quantile(bins, elements - 1, 0.99),

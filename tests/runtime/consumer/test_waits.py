@@ -25,6 +25,7 @@ def test_quantiles_count_elements_that_came_at_once(now: list[float]) -> None:
     for seconds in [5.0, *[0.010] * 15, *[0.300] * 5]:
         with counted.waiting():
             now[0] += seconds
+        counted.received(1)
         now[0] += 0.1
     stats = counted.stats(101)
     assert stats.wait_s == pytest.approx(5 + 0.15 + 1.5)
@@ -42,6 +43,39 @@ def test_the_only_wait_is_the_first_wait() -> None:
         pass
     stats = counted.stats(1)
     assert stats.wait_s == stats.first_wait_s > 0
+
+
+def test_a_consumer_that_never_waits(now: list[float]) -> None:
+    """All was ready when it first asked, long after the start: it worked all the time."""
+    counted = Waits()
+    now[0] += 30
+    for _ in range(3):
+        counted.received(1)
+        now[0] += 2
+    with counted.waiting():
+        now[0] += 1
+    stats = counted.stats(3)
+    assert (stats.step_s, stats.wait_s, stats.first_wait_s) == (6, 1, 0)
+
+
+def test_waits_for_the_first_element_that_were_given_up_are_part_of_it(now: list[float]) -> None:
+    """As by ``asyncio.wait_for``, again and again."""
+    counted = Waits()
+    for _ in range(3):
+        with counted.waiting():
+            now[0] += 2
+    counted.received(1)
+    assert counted.stats(1).first_wait_s == 6
+
+
+def test_consumers_that_wait_side_by_side_do_not_wait_for_longer_than_time_goes_by(now: list[float]) -> None:
+    """Else the rate would be a fraction of what they got."""
+    counted = Waits()
+    with counted.waiting(), counted.waiting(), counted.waiting():
+        now[0] += 5
+        assert counted.stats(0).wait_s == 5
+    stats = counted.stats(1)
+    assert (stats.wait_s, stats.first_wait_s, stats.step_s) == (5, 5, 0)
 
 
 def test_the_present_wait_counts_and_the_end_stays(now: list[float]) -> None:
