@@ -521,8 +521,8 @@ class Dataset:
 
         Args:
             initial_state: The first state; must be copyable.
-            scan_func: Takes the state and the element (a tuple is one argument), and returns the new state and the
-                output. Runs on the pipeline's loop, one element after the other.
+            scan_func: Takes the state, which it may change in place, and the element (a tuple is one argument), and
+                returns the new state and the output. Runs on the pipeline's loop, one element after the other.
 
         Example:
             >>> import asyncdata as ad
