@@ -137,6 +137,12 @@ def test_the_keys_of_a_mapping_are_no_rows() -> None:
     assert [batch["a"].tolist() for batch in ds.map(dict).batch(5)] == [[[x, 1] for x in range(5)]]
 
 
+def test_masked_arrays_reach_vectorized_functions_as_they_are() -> None:
+    """As objects, since no array of several of them would have their masks."""
+    ds = mapped(ODD["masked"], "inline")
+    assert same(tuple(ds.map(lambda arrays: arrays, vectorized=True)), tuple(ds))
+
+
 @pytest.mark.usefixtures("runtime")
 def test_functions_are_given_arrays_with_fields() -> None:
     """Rows of a source keep their fields on the way to a function."""

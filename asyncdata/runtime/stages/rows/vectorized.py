@@ -119,7 +119,7 @@ def _kind(item: Any) -> Any:
     """What an item has in common with those that make an array with it: a type, or dtype and shape."""
     if isinstance(item, bytes | str):
         return bytes if isinstance(item, bytes) else str
-    if isinstance(item, Mapping):  # NumPy would read its keys
+    if isinstance(item, Mapping | np.ma.MaskedArray):  # NumPy would read its keys, or drop the mask
         return np.dtype(object), ()
     try:
         array = np.asarray(item)
