@@ -521,8 +521,8 @@ class Dataset:
 
         Args:
             initial_state: The first state; must be copyable.
-            scan_func: Takes the state and the element (a tuple is one argument), and returns the new state and the
-                output. Runs on the pipeline's loop, one element after the other.
+            scan_func: Takes the state, which it may change in place, and the element (a tuple is one argument), and
+                returns the new state and the output. Runs on the pipeline's loop, one element after the other.
 
         Example:
             >>> import asyncdata as ad
@@ -922,7 +922,7 @@ class Dataset:
         In memory the elements belong to this dataset, count against `Options.memory_limit_bytes` of every pipeline that
         uses them, and are freed with the dataset. In a file they outlive it: the same pipeline finds them there in any
         process, and another pipeline gets an error, see `snapshot`. An incomplete run keeps nothing. Steps before the
-        cache, such as a shuffle, happen once.
+        cache, such as a shuffle, happen once. With `Options.isolate` a cache in memory lasts for one iteration.
 
         If a pipeline uses the dataset several times, all uses read the input until the cache is complete, in one order.
         Steps behind the cache have random numbers of their own in each use.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
 
@@ -158,9 +158,10 @@ def _as_rows(value: Any) -> np.ndarray[Any, Any]:
             "from_tensor_slices would lose the mask of a masked array: give array.filled(value), or array.data and "
             "np.ma.getmaskarray(array) as two arrays"
         )
-    if isinstance(value, AbstractSet | Iterator):
+    if isinstance(value, AbstractSet | Iterator | Mapping):
+        made = "dict" if isinstance(value, Mapping) else "list"
         raise TypeError(
-            f"tensors must be arrays or lists, not {arguments.shown(value)}; make a list of it, or use from_generator"
+            f"tensors must be arrays or lists, not {arguments.shown(value)}; make a {made} of it, or use from_generator"
         )
     try:
         array = np.asarray(value)

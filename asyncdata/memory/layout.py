@@ -7,7 +7,7 @@ that fill rows of one batch compute the same layout without exchanging it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,7 +60,8 @@ def value_leaf(value: Any, count: int) -> Leaf:
     array = as_array(value)
     if array.dtype.kind == "O" and not isinstance(value, np.ndarray):
         raise UnbatchableError(
-            f"a value of type {type(value).__name__} cannot be batched; return numbers, numpy arrays, bytes or str"
+            f"a value of type {type(value).__name__} cannot be batched; return numbers, numpy arrays, bytes or str, or "
+            "a dict or tuple of them"
         )
     if array.dtype.kind in "OV" or not (array.dtype.kind in "US" or is_plain(array)):
         raise UnbatchableError(
@@ -106,6 +107,7 @@ def as_array(value: Any) -> npt.NDArray[Any]:
     Raises:
         UnbatchableError: It is no regular array, or one whose mask would be lost.
     """
+    refuse_mapping(value)
     if isinstance(value, np.ma.MaskedArray):
         raise UnbatchableError("a masked array cannot be batched: its mask would be lost; fill it in map()")
     try:
@@ -118,6 +120,12 @@ def as_array(value: Any) -> npt.NDArray[Any]:
             "return floats, or smaller integers"
         )
     return array
+
+
+def refuse_mapping(value: Any) -> None:
+    """Raises ``UnbatchableError`` for a mapping that is no dict, such as a `UserDict`: NumPy reads only its keys."""
+    if isinstance(value, Mapping):
+        raise UnbatchableError(f"{kind_of(value)} is not taken apart like a dict; return dict(...) of it in map()")
 
 
 def as_bytes(value: Any) -> bytes:

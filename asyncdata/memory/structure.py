@@ -280,5 +280,6 @@ def element_bytes(element: Element, deep: int = 16) -> int:
         return _ITEM_BYTES * len(element) + sum(element_bytes(item, deep - 1) for item in inside)
     leaves, structure = flatten(element, whole_ragged=True)
     if structure is LEAF:
-        return int(getattr(element, "nbytes", 0))
+        nbytes = getattr(element, "nbytes", 0)
+        return int(nbytes) if isinstance(nbytes, int | np.integer) else 0  # a method, or a class's descriptor
     return sum(element_bytes(leaf, deep) for leaf in leaves)

@@ -97,16 +97,22 @@ class _Program:
             try:
                 self._value = pickle.loads(self._pickled)  # noqa: S301 -- made by the parent process, not from storage
             except BaseException as exc:  # noqa: BLE001 -- importing the user's modules may raise anything
-                self._failure = FunctionTransferError(
-                    f"a worker process cannot load the function: {type(exc).__name__}: {exc}. "
-                    "What it imports must be importable from the parent's sys.path."
-                )
-                self._failure.__cause__ = exc
+                self._failure = not_loaded("a worker process cannot load the function", exc)
             self._loaded = True
             self._pickled = b""
         if self._failure is not None:
             raise self._failure
         return self._value
+
+
+def not_loaded(what: str, cause: BaseException) -> FunctionTransferError:
+    """The error for something that cannot be unpickled in this process."""
+    error = FunctionTransferError(
+        f"{what}: {type(cause).__name__}: {cause}. What it imports must be importable from the parent's sys.path, as "
+        "that was when the Runtime was started."
+    )
+    error.__cause__ = cause
+    return error
 
 
 class WorkerLoops:

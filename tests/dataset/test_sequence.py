@@ -88,6 +88,26 @@ def test_scan_keeps_nests_and_says_what_is_wrong() -> None:
         list(D.range(3).scan(0, lambda s, x: s + x))
 
 
+def test_an_output_of_scan_is_not_its_state() -> None:
+    """A function may return its state, changed in place or not; later calls and the consumer change only their own."""
+
+    def summed(total: Any, x: Any) -> Any:
+        total += x
+        return total, {"total": total, "totals": [total]}
+
+    found = list(D.range(4).scan(np.zeros((), np.int64), summed))
+    assert found == [{"total": n, "totals": [n]} for n in (0, 1, 3, 6)]
+    given: list[Any] = []
+
+    def kept(total: Any, x: Any) -> Any:
+        given.append(total + x)
+        return given[-1], given[-1]
+
+    for output in D.range(2).scan(np.zeros(1, np.int64), kept):
+        output[:] = 7
+    assert [total.tolist() for total in given] == [[0], [1]]
+
+
 def test_reduce_and_its_async_twin() -> None:
     """The last state; without elements the first one; a tuple is one argument; async functions are awaited."""
     pairs = D.range(4).enumerate()

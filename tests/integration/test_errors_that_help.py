@@ -228,6 +228,21 @@ def numbers() -> Iterator[int]:
     yield from range(3)
 
 
+def test_setup_of_async_functions_that_fails_is_named() -> None:
+    """Also where it returns something else than an async context manager, as without the decorator."""
+
+    async def function(x: Any, opened: Any) -> Any:
+        return x, opened
+
+    wrong: list[Any] = [lambda: None, numbers, lambda: 1 // 0]
+    for setup in wrong:
+        with pytest.raises((AttributeError, ZeroDivisionError)) as caught:
+            list(ad.Dataset.range(3).map(function, 2, setup=setup))
+        (note,) = caught.value.__notes__
+        assert "function)" in note
+        assert "async context manager that setup=" in note
+
+
 class Restarting:
     """An iterator that begins again."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import importlib
 import os
 import sys
 import threading
@@ -223,6 +224,22 @@ def test_functions_that_cannot_be_pickled_are_named() -> None:
         assert caught.value.stage is not None
         assert "without isolate=True" in str(caught.value)
     assert children() == before
+
+
+def test_functions_that_cannot_be_loaded_are_an_error_as_in_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A module that this process found elsewhere, or later than the loader process was started."""
+    (tmp_path / "found_late.py").write_text("def same(x):\n    return x\n")
+    with ad.Runtime(isolated()):
+        assert list(ad.Dataset.range(1)) == [0]
+        monkeypatch.syspath_prepend(tmp_path)
+        same = importlib.import_module("found_late").same
+        with pytest.raises(
+            ad.FunctionTransferError, match=r"loader process .* No module named 'found_late'.*sys\.path"
+        ):
+            list(ad.Dataset.range(1).map(same))
+        assert list(ad.Dataset.range(1)) == [0]
 
 
 def test_elements_that_cannot_be_pickled_are_named() -> None:

@@ -51,6 +51,7 @@ ODD: dict[str, Callable[[int], Any]] = {
     "none": lambda _: None,
     "set": lambda x: {1, int(x)},
     "large": lambda x: 2**70 + int(x),
+    "mapping": lambda x: collections.UserDict(a=[x, 1], b=[2, 3]),
 }
 """These are elements, but no part of a batch."""
 
@@ -117,12 +118,29 @@ def test_what_is_no_part_of_a_batch_is_refused() -> None:
 
 
 @pytest.mark.parametrize("kind", ["padded_batch", "ragged_batch"])
-@pytest.mark.parametrize("case", ["masked", "half a character"])
+@pytest.mark.parametrize("case", ["masked", "half a character", "mapping"])
 def test_nor_of_batches_of_uneven_elements(case: str, kind: str) -> None:
     """The same for those that pad, and those that keep lengths."""
-    with pytest.raises(ad.UnbatchableError, match=r"mask|UTF-8") as caught:
+    with pytest.raises(ad.UnbatchableError, match=r"mask|UTF-8|dict\(") as caught:
         list(getattr(mapped(ODD[case], "inline"), kind)(3))
     assert f"{kind}(3)" in (caught.value.stage or "")
+
+
+def test_the_keys_of_a_mapping_are_no_rows() -> None:
+    """One that is no dict, such as the output of a tokenizer, is an object, of which NumPy would see the keys only."""
+    ds = mapped(ODD["mapping"], "inline")
+    with pytest.raises(ad.UnbatchableError, match=r"dict\("):
+        list(ds.unbatch())
+    with pytest.raises(TypeError, match="make a dict of it"):
+        ad.Dataset.from_tensor_slices((ODD["mapping"](1), [1, 2]))
+    assert list(ds.map(lambda mapping: mapping, vectorized=True)) == list(ds)
+    assert [batch["a"].tolist() for batch in ds.map(dict).batch(5)] == [[[x, 1] for x in range(5)]]
+
+
+def test_masked_arrays_reach_vectorized_functions_as_they_are() -> None:
+    """As objects, since no array of several of them would have their masks."""
+    ds = mapped(ODD["masked"], "inline")
+    assert same(tuple(ds.map(lambda arrays: arrays, vectorized=True)), tuple(ds))
 
 
 @pytest.mark.usefixtures("runtime")

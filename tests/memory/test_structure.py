@@ -96,6 +96,12 @@ def test_what_an_element_takes_is_counted_wherever_it_is(nest: Any, leaf: Any) -
     assert 4900 <= element_bytes(nest(leaf)) <= 5200
 
 
+def test_only_numbers_of_bytes_are_counted() -> None:
+    """Not what else an object calls so: a method, or what a class has for its instances."""
+    storage = type("Storage", (), {"nbytes": lambda _: 3})
+    assert element_bytes([storage(), storage, np.int64]) == element_bytes([None, None, None])
+
+
 def test_a_list_in_itself_is_counted() -> None:
     """So far as it goes."""
     items: list[Any] = [b"a" * 1000]

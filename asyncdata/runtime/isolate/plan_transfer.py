@@ -14,6 +14,7 @@ from asyncdata.plan.node import Node, walk
 from asyncdata.runtime.isolate import out_of_band
 from asyncdata.runtime.state.document import Start
 from asyncdata.storage.backends import BackendSpec, adopt_backends, registered_backends
+from asyncdata.workers.child import not_loaded
 from asyncdata.workers.transfer import LOADER, dump_program, dumps
 
 
@@ -72,8 +73,15 @@ def _name_culprit(plan: Node) -> None:
 
 
 def unload(fd: int, size: int) -> Cargo:
-    """The cargo, in the loader process, where the backends are then registered; its arrays view the file."""
+    """The cargo, in the loader process, where the backends are then registered; its arrays view the file.
+
+    Raises:
+        FunctionTransferError: It cannot be unpickled here, mostly because a module cannot be imported.
+    """
     cargo: Cargo
-    cargo, steps = out_of_band.load_mapped(fd, size)
+    try:
+        cargo, steps = out_of_band.load_mapped(fd, size)
+    except BaseException as error:
+        raise not_loaded("the loader process cannot load the pipeline", error) from error
     adopt_backends(cargo.backends)
     return dataclasses.replace(cargo, plan=restored(steps))

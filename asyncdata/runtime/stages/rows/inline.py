@@ -25,7 +25,7 @@ from asyncdata.runtime.tuning.knob import Knob, as_knob
 from asyncdata.runtime.user_code import UserFunction
 from asyncdata.types import Element
 from asyncdata.workers.calling import as_element, explain_call
-from asyncdata.workers.failure import as_raisable
+from asyncdata.workers.failure import annotate, as_raisable
 from asyncdata.workers.program import generator
 
 _CALLS_PER_SAMPLE: Final = 16
@@ -171,9 +171,13 @@ class AsyncMapStage(Stage):
 
     async def _fill(self) -> None:
         if self._setup is not None:
-            manager = self._setup()
-            with Outside():
-                self._resources = (await manager.__aenter__(),)
+            try:
+                manager = self._setup()
+                with Outside():
+                    self._resources = (await manager.__aenter__(),)
+            except BaseException as error:
+                annotate(error, f"in {self.label}, entering the async context manager that setup= returns")
+                raise
             self._entered = manager
         while True:
             await self._ahead.room(self._is_full, self._is_ready)

@@ -17,6 +17,7 @@ from asyncdata import arguments
 from asyncdata.memory.advance import Mark, Rows, State
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import ArrayColumn
+from asyncdata.memory.own import own
 from asyncdata.memory.structure import LEAF, TupleOf
 from asyncdata.runtime.randomness import fractions
 from asyncdata.runtime.stage import Stage, StageContext
@@ -110,7 +111,7 @@ class ScanStage(RowwiseStage):
         if self._track is not None:
             # What follows comes in another order each time, so nothing leads from an earlier state to this one.
             self._states.append(copy.deepcopy(self._state))
-        return output
+        return own(output)  # which may be the state, or hold it
 
     def _checked(self, answer: Any) -> Any:
         if not isinstance(answer, tuple | list) or len(answer) != 2:

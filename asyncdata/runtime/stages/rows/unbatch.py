@@ -22,6 +22,7 @@ from asyncdata.memory.accounts import Foreseen
 from asyncdata.memory.block import Block
 from asyncdata.memory.bytesarray import BytesArray
 from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColumn, read_table
+from asyncdata.memory.layout import refuse_mapping
 from asyncdata.memory.leaf import BYTES, STR, Leaf, rounds_integers
 from asyncdata.memory.ragged import RaggedArray
 from asyncdata.memory.structure import (
@@ -175,6 +176,7 @@ def _length(column: Column) -> int:
         value = column.element(0)
         if isinstance(value, BytesArray):
             return len(value)
+        refuse_mapping(value)
         try:
             shape = np.shape(value) if not isinstance(value, bytes | str) else ()
         except ValueError as error:

@@ -12,7 +12,7 @@ shapes) are given to it in calls of their own, since NumPy would convert what ar
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -119,6 +119,8 @@ def _kind(item: Any) -> Any:
     """What an item has in common with those that make an array with it: a type, or dtype and shape."""
     if isinstance(item, bytes | str):
         return bytes if isinstance(item, bytes) else str
+    if isinstance(item, Mapping | np.ma.MaskedArray):  # NumPy would read its keys, or drop the mask
+        return np.dtype(object), ()
     try:
         array = np.asarray(item)
     except ValueError:  # lists of different lengths
