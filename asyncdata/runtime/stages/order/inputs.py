@@ -79,7 +79,6 @@ class Input:
             self.ended = True
             return
         self._block = block if self._block is None else Block.concat([self._block, block])
-        self.ended = self.stage.exhausted
 
     def take(self, rows: int) -> Block:
         """The first rows; what follows the last one stays with the rows that come next."""
