@@ -11,6 +11,8 @@ from asyncdata.memory.accounts import Account, Kind, Ticket
 
 _MARGIN: Final = (9, 8)
 """Above what is needed: an eighth."""
+_SHARES: Final = 1 / 2
+"""Of the limit, what is reserved as shares of it. More than that, as for a row group, does not grow with the limit."""
 _PINNED: Final = 4 / 3
 """What is pinned for rows that are collected, beside their own bytes: slabs are evacuated when a quarter is unused."""
 
@@ -64,7 +66,7 @@ def limit_in_words(limit: int, parts: int | None) -> str:
 def _enough(accounts: Sequence[Account], asking: Account, nbytes: int, limit: int) -> int:
     """A limit that is large enough for all that the stages are going to hold, as far as the elements seen tell.
 
-    What is reserved grows with the limit.
+    What is reserved grows with the limit, as far as it is a share of it.
     """
     needs: list[tuple[float, int]] = []
     mean = asking.foresee().mean if asking.foresee is not None else 0.0
@@ -89,10 +91,12 @@ def _enough(accounts: Sequence[Account], asking: Account, nbytes: int, limit: in
             needs.append((need, account.reserved))
         # What is read side by side may be put together, as by `zip`.
         mean = sum(made) or mean
+    pace = min(1.0, _SHARES * limit / max(sum(reserved for _, reserved in needs), 1))
     enough, before = limit, 0
     while enough > before:
         before = enough
-        enough = max(before, int(sum(max(need, reserved * before / limit) for need, reserved in needs)))
+        grown = 1 + (before / limit - 1) * pace
+        enough = max(before, int(sum(max(need, reserved * grown) for need, reserved in needs)))
     return enough * _MARGIN[0] // _MARGIN[1]
 
 
@@ -102,9 +106,8 @@ def too_large(
     """The error for an ask of more bytes than will ever be free for its account, which are `most`."""
     enough = nbytes + limit - most
     if parts is not None:
-        # The reserves of the others grow with the limit, and are rounded up.
-        enough = max(enough, nbytes * limit * _MARGIN[0] // (max(most, 1) * _MARGIN[1]))
-        enough = max(enough, _enough(accounts, account, nbytes, limit))
+        # The reserves of the others grow with the limit.
+        enough = max(limit + int((nbytes - most) / (1 - _SHARES)), _enough(accounts, account, nbytes, limit))
     return MemoryLimitError(
         f"{nbytes} bytes are needed in one piece; {limit_in_words(limit, parts)} leaves at most {most} beside what the "
         f"other stages need. A memory_limit_bytes of at least {enough * (parts or 1)} "

@@ -255,6 +255,15 @@ def test_what_can_never_fit_is_refused_at_once() -> None:
     assert ledger.ask(shard, 60).held
 
 
+def test_a_limit_that_is_named_is_finite_where_reserves_take_all_of_it() -> None:
+    """What a stage needs whatever the limit is, such as a row group, does not grow with the limit as shares do."""
+    ledger = Ledger(100, parts=1)
+    ledger.open("row group", rank=2, kind=Kind.SOURCE, reserved_bytes=100)
+    batch = ledger.open("batch", rank=1, kind=Kind.ASSEMBLER)
+    with pytest.raises(MemoryLimitError, match=r"^20 bytes .* at most 0 .* at least 1[2-9]\d .*stage batch"):
+        ledger.ask(batch, 20)
+
+
 def test_a_hopeless_ask_fails_and_names_who_holds_the_memory() -> None:
     """When nothing goes on and nothing can be recalled, the first ask fails."""
     ledger = Ledger(10, slack_bytes=0)
