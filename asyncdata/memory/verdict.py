@@ -107,7 +107,7 @@ def too_large(
     enough = nbytes + limit - most
     if parts is not None:
         # The reserves of the others grow with the limit.
-        enough = max(limit + int((nbytes - most) / (1 - _SHARES)), _enough(accounts, account, nbytes, limit))
+        enough = max(_with_shares(nbytes - most, limit), _enough(accounts, account, nbytes, limit))
     return MemoryLimitError(
         f"{nbytes} bytes are needed in one piece; {limit_in_words(limit, parts)} leaves at most {most} beside what the "
         f"other stages need. A memory_limit_bytes of at least {enough * (parts or 1)} "
@@ -120,13 +120,19 @@ def reserves_exceed(
     accounts: Sequence[Account], account: Account, nbytes: int, total: int, limit: int, parts: int | None
 ) -> MemoryLimitError:
     """The error for reserves that together exceed the limit, with ``nbytes`` for ``account``."""
+    enough = total if parts is None else _with_shares(total - limit, limit)
     shares = [(other.reserved, other.name) for other in accounts if other is not account] + [(nbytes, account.name)]
     largest = ", ".join(f"{name} {reserved}" for reserved, name in sorted(shares, reverse=True)[:3])
     return MemoryLimitError(
         f"the stages need {total} bytes to run at all, more than {limit_in_words(limit, parts)}; the largest shares: "
-        f"{largest}. A memory_limit_bytes of at least {total * (parts or 1)} is sufficient",
+        f"{largest}. A memory_limit_bytes of at least {enough * (parts or 1)} is sufficient",
         stage=account.name,
     )
+
+
+def _with_shares(missing: int, limit: int) -> int:
+    """A limit with so many bytes more, of which shares of it take their part."""
+    return limit + int(missing / (1 - _SHARES))
 
 
 def _rank(account: Account) -> int:
