@@ -12,7 +12,10 @@ from asyncdata.memory.accounts import Account, Kind, Ticket
 _MARGIN: Final = (9, 8)
 """Above what is needed: an eighth."""
 _SHARES: Final = 1 / 2
-"""Of the limit, what is reserved as shares of it. More than that, as for a row group, does not grow with the limit."""
+"""Of a limit, what is reserved as shares of it."""
+_LEAST_LEFT: Final = 8
+"""One part in so many of a limit that is large enough is left beside reserves: what is reserved for a row group, say,
+does not grow with the limit."""
 _PINNED: Final = 4 / 3
 """What is pinned for rows that are collected, beside their own bytes: slabs are evacuated when a quarter is unused."""
 
@@ -91,7 +94,7 @@ def _enough(accounts: Sequence[Account], asking: Account, nbytes: int, limit: in
             needs.append((need, account.reserved))
         # What is read side by side may be put together, as by `zip`.
         mean = sum(made) or mean
-    pace = min(1.0, _SHARES * limit / max(sum(reserved for _, reserved in needs), 1))
+    pace = min(1.0, (limit - limit / _LEAST_LEFT) / max(sum(reserved for _, reserved in needs), 1))
     enough, before = limit, 0
     while enough > before:
         before = enough
@@ -106,8 +109,10 @@ def too_large(
     """The error for an ask of more bytes than will ever be free for its account, which are `most`."""
     enough = nbytes + limit - most
     if parts is not None:
-        # The reserves of the others grow with the limit.
-        enough = max(_with_shares(nbytes - most, limit), _enough(accounts, account, nbytes, limit))
+        # The reserves of the others grow with the limit, and are rounded up; what little they leave says nothing.
+        left = max(most, limit // _LEAST_LEFT, 1)
+        enough = max(enough, nbytes * limit * _MARGIN[0] // (left * _MARGIN[1]))
+        enough = max(enough, _enough(accounts, account, nbytes, limit))
     return MemoryLimitError(
         f"{nbytes} bytes are needed in one piece; {limit_in_words(limit, parts)} leaves at most {most} beside what the "
         f"other stages need. A memory_limit_bytes of at least {enough * (parts or 1)} "
