@@ -11,6 +11,11 @@ from asyncdata.memory.accounts import Account, Kind, Ticket
 
 _MARGIN: Final = (9, 8)
 """Above what is needed: an eighth."""
+_SHARES: Final = 1 / 2
+"""Of a limit, what is reserved as shares of it."""
+_LEAST_LEFT: Final = 8
+"""One part in so many of a limit that is large enough is left beside reserves: what is reserved for a row group, say,
+does not grow with the limit."""
 _PINNED: Final = 4 / 3
 """What is pinned for rows that are collected, beside their own bytes: slabs are evacuated when a quarter is unused."""
 
@@ -64,7 +69,7 @@ def limit_in_words(limit: int, parts: int | None) -> str:
 def _enough(accounts: Sequence[Account], asking: Account, nbytes: int, limit: int) -> int:
     """A limit that is large enough for all that the stages are going to hold, as far as the elements seen tell.
 
-    What is reserved grows with the limit.
+    What is reserved grows with the limit, as far as it is a share of it.
     """
     needs: list[tuple[float, int]] = []
     mean = asking.foresee().mean if asking.foresee is not None else 0.0
@@ -89,10 +94,12 @@ def _enough(accounts: Sequence[Account], asking: Account, nbytes: int, limit: in
             needs.append((need, account.reserved))
         # What is read side by side may be put together, as by `zip`.
         mean = sum(made) or mean
+    pace = min(1.0, (limit - limit / _LEAST_LEFT) / max(sum(reserved for _, reserved in needs), 1))
     enough, before = limit, 0
     while enough > before:
         before = enough
-        enough = max(before, int(sum(max(need, reserved * before / limit) for need, reserved in needs)))
+        grown = 1 + (before / limit - 1) * pace
+        enough = max(before, int(sum(max(need, reserved * grown) for need, reserved in needs)))
     return enough * _MARGIN[0] // _MARGIN[1]
 
 
@@ -102,8 +109,9 @@ def too_large(
     """The error for an ask of more bytes than will ever be free for its account, which are `most`."""
     enough = nbytes + limit - most
     if parts is not None:
-        # The reserves of the others grow with the limit, and are rounded up.
-        enough = max(enough, nbytes * limit * _MARGIN[0] // (max(most, 1) * _MARGIN[1]))
+        # The reserves of the others grow with the limit, and are rounded up; what little they leave says nothing.
+        left = max(most, limit // _LEAST_LEFT, 1)
+        enough = max(enough, nbytes * limit * _MARGIN[0] // (left * _MARGIN[1]))
         enough = max(enough, _enough(accounts, account, nbytes, limit))
     return MemoryLimitError(
         f"{nbytes} bytes are needed in one piece; {limit_in_words(limit, parts)} leaves at most {most} beside what the "
@@ -117,13 +125,19 @@ def reserves_exceed(
     accounts: Sequence[Account], account: Account, nbytes: int, total: int, limit: int, parts: int | None
 ) -> MemoryLimitError:
     """The error for reserves that together exceed the limit, with ``nbytes`` for ``account``."""
+    enough = total if parts is None else _with_shares(total - limit, limit)
     shares = [(other.reserved, other.name) for other in accounts if other is not account] + [(nbytes, account.name)]
     largest = ", ".join(f"{name} {reserved}" for reserved, name in sorted(shares, reverse=True)[:3])
     return MemoryLimitError(
         f"the stages need {total} bytes to run at all, more than {limit_in_words(limit, parts)}; the largest shares: "
-        f"{largest}. A memory_limit_bytes of at least {total * (parts or 1)} is sufficient",
+        f"{largest}. A memory_limit_bytes of at least {enough * (parts or 1)} is sufficient",
         stage=account.name,
     )
+
+
+def _with_shares(missing: int, limit: int) -> int:
+    """A limit with so many bytes more, of which shares of it take their part."""
+    return limit + int(missing / (1 - _SHARES))
 
 
 def _rank(account: Account) -> int:

@@ -43,11 +43,13 @@ class Behind(NamedTuple):
         decides: Whether a step between the two decides by values.
         redrawn: Whether a seed that the step drew when it was made differs from reader to reader, because each of them
             makes the step: it is part of an inner dataset, or there are several processes.
+        divided: Whether there is a shard, also one of a single reader, whose place several may take.
     """
 
     shard: str = ""
     decides: bool = False
     redrawn: bool = False
+    divided: bool = False
 
     def before(self, node: Node) -> Behind:
         """What comes after the inputs of a step that this comes after."""
@@ -55,7 +57,8 @@ class Behind(NamedTuple):
         if isinstance(node, Snapshot) or (isinstance(node, Cache) and node.filename is not None):
             shard = ""
         decides = bool(shard) and (self.decides or isinstance(node, _VALUES_DECIDE))
-        found = Behind(shard, decides, self.redrawn or (isinstance(node, Shard) and node.apart))
+        apart = isinstance(node, Shard) and node.apart
+        found = Behind(shard, decides, self.redrawn or apart, self.divided or isinstance(node, Shard))
         return self if found == self else found
 
 

@@ -291,6 +291,24 @@ async def test_second_attempts_are_inside_the_limit(limit_mib: int) -> None:
             assert runtime.io.stats().hedge_bytes == 0
 
 
+def test_the_rows_of_the_first_block_of_a_shuffle_are_known_when_it_does_not_fit() -> None:
+    """Or what is asked for would be taken for one element, and the limit that is named for thousands of such ones."""
+    rows = ad.Dataset.zip(*[ad.Dataset.range(9000)] * 14).shuffle(5000, seed=1).batch(4096)
+    with pytest.raises(ad.MemoryLimitError) as caught:
+        list(rows.with_options(ad.Options(memory_limit_bytes=MIB, num_workers=0)))
+    assert int(re.findall(r"at least (\d+)", str(caught.value))[0]) < 20 * MIB
+
+
+@pytest.mark.parametrize("large", [1, 5])
+def test_slices_of_any_kind_come_a_few_at_a_time(large: int) -> None:
+    """Byte strings and texts count by their sizes, not as the pointers that an array has of them."""
+    sizes = [300_000 if row % large == 0 else 10 for row in range(100)]
+    texts = ad.Dataset.from_tensor_slices({"text": ["x" * size for size in sizes], "n": np.arange(100)})
+    small = ad.Options(memory_limit_bytes=8 * MIB, num_workers=0)
+    found = [len(text) for batch in texts.batch(4).with_options(small) for text in batch["text"]]
+    assert found == sizes
+
+
 def test_a_limit_that_is_a_guess_is_called_one() -> None:
     """How much a cache will keep is known where the number of elements is."""
     options = ad.Options(memory_limit_bytes=32 << 20, num_workers=0)

@@ -244,6 +244,18 @@ def test_reserves_beyond_the_limit_are_refused() -> None:
     assert len(ledger.snapshot().accounts) == 1
 
 
+def test_a_limit_that_is_named_has_room_for_the_shares_that_grow_with_it() -> None:
+    """With the limit that was named for a row group, the next error would name another one."""
+    ledger = Ledger(100, parts=2)
+    ledger.open("consumer", rank=0, kind=Kind.ASSEMBLER, reserved_bytes=100 // 4)
+    with pytest.raises(MemoryLimitError, match=r"need 105 bytes .* at least 220") as caught:
+        ledger.open("row group", rank=1, kind=Kind.SOURCE, reserved_bytes=80)
+    assert "memory_limit_bytes=200 (100 for each of 2 pipelines)" in str(caught.value)
+    ledger = Ledger(110, parts=2)
+    ledger.open("consumer", rank=0, kind=Kind.ASSEMBLER, reserved_bytes=110 // 4)
+    ledger.open("row group", rank=1, kind=Kind.SOURCE, reserved_bytes=80)
+
+
 def test_what_can_never_fit_is_refused_at_once() -> None:
     """The error names the stage, the bytes and the limit that would do."""
     ledger = Ledger(100)
@@ -253,6 +265,15 @@ def test_what_can_never_fit_is_refused_at_once() -> None:
         ledger.ask(shard, 61)
     ledger.wait(shard)
     assert ledger.ask(shard, 60).held
+
+
+def test_a_limit_that_is_named_is_finite_where_reserves_take_all_of_it() -> None:
+    """What a stage needs whatever the limit is, such as a row group, does not grow with the limit as shares do."""
+    ledger = Ledger(100, parts=1)
+    ledger.open("row group", rank=2, kind=Kind.SOURCE, reserved_bytes=100)
+    batch = ledger.open("batch", rank=1, kind=Kind.ASSEMBLER)
+    with pytest.raises(MemoryLimitError, match=r"^20 bytes .* at most 0 .* at least [12]\d\d .*stage batch"):
+        ledger.ask(batch, 20)
 
 
 def test_a_hopeless_ask_fails_and_names_who_holds_the_memory() -> None:

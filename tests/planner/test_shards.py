@@ -28,6 +28,11 @@ SHUFFLED = NUMBERS.shuffle(12)
 STAYING = NUMBERS.shuffle(12, reshuffle_each_iteration=False)
 
 
+def in_turn(parts: ad.Dataset) -> ad.Dataset:
+    """What is kept in one file after the other."""
+    return parts.flat_map(lambda part: part)
+
+
 def draw(x: Any, rng: Any) -> Any:
     """A function with random numbers."""
     return int(rng.integers(10))
@@ -179,6 +184,48 @@ def test_what_is_kept_has_one_order(kept: str, tmp_path: Path) -> None:
         list(ds.shard(2, 0))
     order = [int(x) for x in ds]
     assert [[int(x) for x in ds.shard(2, i)] for i in range(2)] == [order[0::2], order[1::2]]
+
+
+@pytest.mark.parametrize("kept", ["memory", "cache", "snapshot"])
+def test_what_is_kept_has_the_same_order_in_whichever_epoch_it_is_complete(kept: str, tmp_path: Path) -> None:
+    """A process may have kept the elements of an epoch whose end another one has not reached, or begun later."""
+
+    def part(rank: int) -> ad.Dataset:
+        ordered = D.range(40).shuffle(40, seed=1)
+        if kept == "snapshot":
+            return ordered.snapshot(tmp_path / str(rank)).shard(2, rank)
+        return ordered.cache(tmp_path / str(rank) if kept == "cache" else None).shard(2, rank)
+
+    first, second = part(0), part(1)
+    list(first.iterator(epoch=0))
+    for epoch in (1, 2):
+        found = [*first.iterator(epoch=epoch), *second.iterator(epoch=epoch)]
+        assert sorted(found) == list(range(40))
+
+
+def test_a_single_reader_keeps_elements_in_the_order_of_several() -> None:
+    """Which may go on with its state, in the middle of a later epoch that it began with."""
+
+    def part(count: int, rank: int) -> ad.Dataset:
+        return D.range(40).shuffle(40, seed=1).cache().shard(count, rank)
+
+    with part(1, 0).iterator(epoch=1) as it:
+        found = [next(it) for _ in range(5)]
+        state = it.state_dict()
+    for rank, (own, other) in enumerate(zip(ad.state.split([state], 2), (part(2, 0), part(2, 1)), strict=True)):
+        found += other.iterator(state=own)
+        assert sorted(other.iterator(epoch=2)) == sorted(part(2, rank).iterator(epoch=2))
+    assert sorted(found) == list(range(40))
+
+
+@pytest.mark.parametrize("settings", [{"shard_func": lambda x: int(x) % 3}, {"reader_func": in_turn}])
+def test_a_snapshot_with_another_order_than_its_input_is_not_written_by_shards(settings: Any, tmp_path: Path) -> None:
+    """Those that find it complete would read another order; once it is, all of them read one."""
+    numbers = D.range(20).snapshot(tmp_path / "kept", **settings)
+    with pytest.raises(ad.PipelineError, match=r"shard\(2, 0\) comes after snapshot\(.*kept\), which is not complete"):
+        list(numbers.shard(2, 0))
+    assert sorted(numbers) == list(range(20))
+    assert sorted([*numbers.shard(2, 0), *numbers.shard(2, 1)]) == list(range(20))
 
 
 @pytest.mark.parametrize("random", [SHUFFLED, NUMBERS.map(abs, 2, deterministic=False, executor="thread")])

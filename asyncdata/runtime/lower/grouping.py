@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from asyncdata.errors import ObjectNotFoundError
+from asyncdata.errors import ObjectNotFoundError, PipelineError
 from asyncdata.memory.advance import FILLING, Mark, Rows
 from asyncdata.plan import grouping, transformations
 from asyncdata.plan.node import Node
@@ -185,7 +185,16 @@ def _moved(used: Scope, filling: Filling) -> int:
 
 def _own_run(scope: Scope, *, inside: bool) -> Filling:
     """The run in which what is kept is filled here, wherever the dataset is used."""
-    return Filling(scope.seed, scope.epoch, tuple(number for number in scope.element if number >= 0) if inside else ())
+    element = tuple(number for number in scope.element if number >= 0) if inside else ()
+    return Filling(scope.seed, _epoch(scope), element)
+
+
+def _epoch(scope: Scope) -> tuple[int, ...]:
+    """In whose order elements are kept: where shards of them are read, the first one's, whichever is complete first.
+
+    Else a process that has kept them would read another order than one that has not.
+    """
+    return (0, *scope.epoch[1:]) if scope.behind.divided else scope.epoch
 
 
 def _filling(cell: MemoryCell, scope: Scope) -> Filling:
@@ -261,15 +270,27 @@ def _snapshot(node: grouping.Snapshot, scope: Scope, context: StageContext) -> S
         return lower_inner(reader, around_inner(node, scope).below(1))
 
     # Each use in a run of its own: shards are read in another order than the one in which they were written.
-    told, filling, made_in = _told(scope, Filling(scope.seed, scope.epoch, scope.element))
+    told, filling, made_in = _told(scope, Filling(scope.seed, _epoch(scope), scope.element))
     in_turn = node.shard is None and node.function is None
     cure = f"delete the directory {node.path}, or name another one"
     freshness = _freshness(node, cure, made_in, context, told, filling, in_turn=in_turn)
+
+    def make_input() -> Stage:
+        if scope.behind.shard and not in_turn:
+            raise PipelineError(
+                f"{scope.behind.shard} comes after snapshot({node.path}), which is not complete. Processes that write "
+                "it have another order than those that read it with shard_func or reader_func, so some elements would "
+                "be read by several shards and others by none. Write it with one process first, which iterates it "
+                "without shard, or put shard before it and give each process a directory of its own",
+                stage=scope.behind.shard,
+            )
+        return _kept_input(node, made_in, filling, freshness)
+
     return SnapshotStage(
         context,
         node.path,
         None if node.shard is None else IntegerOf(node.shard, "shard_func"),
-        functools.partial(_kept_input, node, made_in, filling, freshness),
+        make_input,
         make_reader,
         _image_bytes(scope),
         node.codec,

@@ -188,14 +188,12 @@ class ShuffleStage(Stage):
 
     async def _add(self, block: Block) -> None:
         """One more block of a buffer that is being filled."""
-        self._block = block
-        row_bytes = _ROW_BYTES if self._pick is None else _FILE_ROW_BYTES
-        await self._outside.add(block, row_bytes if block.advance.used is None else _TRACKED_BYTES)
-        self._block = None
         self._filling.append(block)
-        # Asked for with every block, of which there may be as many as rows.
+        # Asked for with every block, of which there may be as many as rows; and by whoever advises on memory.
         self._filling_rows += len(block)
         self._filling_bytes += sum(column.nbytes for column in block.columns)
+        row_bytes = _ROW_BYTES if self._pick is None else _FILE_ROW_BYTES
+        await self._outside.add(block, row_bytes if block.advance.used is None else _TRACKED_BYTES)
 
     def __len__(self) -> int:
         """Rows in the buffer, until the input has ended."""

@@ -17,7 +17,7 @@ from asyncdata.memory.block import Block
 from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn
 from asyncdata.memory.structure import LEAF, Structure, flatten
 from asyncdata.runtime.randomness import words
-from asyncdata.runtime.stage import Stage, StageContext
+from asyncdata.runtime.stage import BLOCK_ROWS, Stage, StageContext
 from asyncdata.runtime.state.marker import Marker
 
 Taken: TypeAlias = tuple[int, Structure, tuple[Column, ...]]
@@ -139,15 +139,22 @@ class SlicesStage(CountedStage):
         super().__init__(context, len(arrays[0]))
         self._arrays = arrays
         self._structure = structure
-        nbytes = sum(array.nbytes for array in arrays)
-        self._most = max(1, context.block_bytes * len(arrays[0]) // max(nbytes, 1))
+        self._most = BLOCK_ROWS
 
     def _take(self, start: int, limit: int) -> Taken | None:
-        parts = [array[start : start + min(limit, self._most)] for array in self._arrays]
-        if not len(parts[0]):
+        self._most = min(2 * self._most, BLOCK_ROWS)  # these may be smaller than those before
+        count = min(limit, self._most, len(self._arrays[0]) - start)
+        if count <= 0:
             return None
-        columns = (ObjectColumn(list(part)) if part.dtype == object else ArrayColumn(part) for part in parts)
-        return len(parts[0]), self._structure, tuple(columns)
+        columns = self._columns(start, count)
+        while count > 1 and sum(column.nbytes for column in columns) > self.context.block_bytes:
+            self._most = count = count // 2
+            columns = self._columns(start, count)
+        return count, self._structure, columns
+
+    def _columns(self, start: int, count: int) -> tuple[Column, ...]:
+        parts = [array[start : start + count] for array in self._arrays]
+        return tuple(ObjectColumn(list(part)) if part.dtype == object else ArrayColumn(part) for part in parts)
 
 
 class ItemsStage(CountedStage):
