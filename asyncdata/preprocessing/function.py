@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -24,6 +25,8 @@ from asyncdata.wording import counted
 
 FORMAT: Final = "asyncdata preprocessing"
 VERSION: Final = 1
+CHECKSUM: Final = "checksum"
+"""Of a file: the key of the checksum of everything else. Files of asyncdata 0.2.15 and before have none."""
 
 
 class MapFunction(ABC):
@@ -49,7 +52,7 @@ class MapFunction(ABC):
 
     def to_json(self) -> str:
         """Returns the function as a JSON text, which `load_preprocessing` reads from a file."""
-        return json.dumps({"format": FORMAT, "version": VERSION, **described(self)}, allow_nan=False)
+        return to_text(described(self))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the function to a local file of JSON, which is replaced as a whole.
@@ -77,6 +80,17 @@ class MapFunction(ABC):
 def described(function: MapFunction) -> dict[str, Any]:
     """Returns what a file holds of a function: its name and its arguments."""
     return {"function": type(function).__name__, "arguments": function.arguments()}
+
+
+def to_text(said: Mapping[str, Any]) -> str:
+    """Returns a file's text with what it says."""
+    document = {"format": FORMAT, "version": VERSION, **said}
+    return json.dumps({**document, CHECKSUM: checksum_of(document)}, allow_nan=False)
+
+
+def checksum_of(document: Mapping[str, Any]) -> int:
+    """Returns the checksum of what a file says, however it is laid out."""
+    return zlib.crc32(json.dumps(document, sort_keys=True).encode())
 
 
 def write(path: str | os.PathLike[str], text: str) -> None:
