@@ -107,7 +107,7 @@ def axes_of(axis: Axis) -> tuple[int, ...]:
     """
     if axis is None:
         return ()
-    found = arguments.integers("axis", [axis] if isinstance(axis, int) else axis)
+    found = arguments.integers("axis", [axis] if isinstance(axis, int | np.integer) else axis)
     if any(place >= 0 for place in found) or len(set(found)) < len(found):
         raise ValueError(f"axis counts from the end, -1 being the last axis, and names each axis once: not {axis}")
     return tuple(sorted(found))

@@ -88,6 +88,18 @@ def test_a_file_may_be_laid_out_anew() -> None:
     assert loaded(json.dumps(json.loads(function.to_json()), indent=2, sort_keys=True, ensure_ascii=False)) == function
 
 
+def test_numpy_integers_are_integers() -> None:
+    """As single arguments, and in the file."""
+    one: Any = np.int64(1)
+    for function, same_one in [
+        (ad.HashToBins(5, mask_value=one, salt=one), ad.HashToBins(5, mask_value=1, salt=1)),
+        (ad.Lookup(["a"], salt=one), ad.Lookup(["a"], salt=1)),
+        (ad.TextVectorize(["a"], ngrams=one), ad.TextVectorize(["a"], ngrams=1)),
+        (ad.Normalize([0.0], [1.0], axis=-one), ad.Normalize([0.0], [1.0])),
+    ]:
+        assert loaded(function.to_json()) == function == same_one
+
+
 def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
     """Nor is there a file where none was written."""
     (tmp_path / "x").write_bytes(b"\xff\xfe\x00")

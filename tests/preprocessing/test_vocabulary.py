@@ -125,6 +125,16 @@ def test_numbers_beyond_int64_are_unknown_tokens() -> None:
     assert ad.Lookup([1], num_oov_indices=3)(np.array([(1 << 64) - 1, 1], np.uint64)).tolist() == [0, 3]
 
 
+@pytest.mark.parametrize(
+    ("tokens", "mask", "name"),
+    [(["a"], None, "[UNK]"), (["[UNK]", "a"], "[UNK]_", "[UNK]__"), ([-1, 0], -2, -3), ([1], None, -1)],
+)
+def test_no_token_has_the_name_that_keras_has_for_unknown_ones(tokens: list[Any], mask: Any, name: Any) -> None:
+    """If the first token had, a layer would not count it, and all other tokens would have other indices."""
+    said = ad.Lookup(tokens, mask_token=mask).keras_arguments()
+    assert (said["vocabulary"], said["oov_token"]) == (tokens, name)
+
+
 def test_weights_are_those_of_documents() -> None:
     """A row is a document; unknown tokens have the mean weight."""
     ds = ad.Dataset.from_tensors(np.array([[1, 1, 2], [1, 3, 3]]))
