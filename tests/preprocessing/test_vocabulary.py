@@ -147,7 +147,8 @@ def test_weights_are_those_of_documents() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: ad.Lookup(["a", b"a"]), "twice"),
+        (lambda: ad.Lookup(["a", b"a"]), "'a' twice"),
+        (lambda: ad.Lookup([*range(1 << 17), 7]), "7 twice"),
         (lambda: ad.Lookup("ab"), "list of texts"),
         (lambda: ad.Lookup(["a", 1]), "text"),
         (lambda: ad.Lookup([1.5]), "integer"),
