@@ -45,6 +45,7 @@ def adapt(
 
     Raises:
         ValueError: The dataset is infinite or empty, or a leaf does not suit its learner.
+        SystemResourceError: The temporary file of a large vocabulary cannot be written.
 
     Example:
         >>> import asyncdata as ad

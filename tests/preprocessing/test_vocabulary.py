@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import functools
+import io
 import math
 import pickle
+import tempfile
 from collections import Counter
 from typing import Any
 
@@ -82,6 +84,14 @@ def test_an_error_leaves_no_file() -> None:
     mixed = ad.Dataset.from_generator(lambda: iter([[b"a"], [b"b"], [1]]))
     with pytest.raises(TypeError, match="all texts or all integers"):
         ad.adapt(mixed, ad.Vocabulary(memory_limit_bytes=1))
+
+
+def test_a_full_disk_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error says what was written and where it goes, and nothing is raised again when the file is closed."""
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: io.BufferedRandom(io.FileIO("/dev/full", "r+")))
+    ds = ad.Dataset.range(100).batch(10)
+    with pytest.raises(ad.SystemResourceError, match=r"counts of tokens.*TMPDIR.*No space left.*free space"):
+        ad.adapt(ds, ad.Vocabulary(memory_limit_bytes=1))
 
 
 @pytest.mark.parametrize(
