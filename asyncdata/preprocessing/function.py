@@ -95,13 +95,20 @@ def checksum_of(document: Mapping[str, Any]) -> int:
 
 def write(path: str | os.PathLike[str], text: str) -> None:
     """Replaces a local file as a whole."""
+    with replacing(local(path, "write the text of to_json() to it"), "the function", "preprocessing") as file:
+        file.write(text.encode())
+
+
+def local(path: str | os.PathLike[str], remedy: str) -> Path:
+    """Returns the path of a local file.
+
+    Raises:
+        ValueError: It is a URL; the error names the remedy.
+    """
     place = os.fspath(path)
     if "://" in place:
-        raise ValueError(
-            f"only local files are written; write the text of to_json() to {arguments.shown(place)} yourself"
-        )
-    with replacing(Path(place), "the function", "preprocessing") as file:
-        file.write(text.encode())
+        raise ValueError(f"only local files are written and read, and {arguments.shown(place)} is a URL: {remedy}")
+    return Path(place)
 
 
 def on_values(function: Callable[[np.ndarray[Any, Any]], Any], leaf: Any) -> Any:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from pathlib import Path
 from typing import Any, Final
 
 from asyncdata.errors import DataError
 from asyncdata.preprocessing.bucketize import Bucketize
-from asyncdata.preprocessing.function import CHECKSUM, FORMAT, VERSION, MapFunction, checksum_of
+from asyncdata.preprocessing.function import CHECKSUM, FORMAT, VERSION, MapFunction, checksum_of, local
 from asyncdata.preprocessing.hash_to_bins import HashToBins
 from asyncdata.preprocessing.lookup import Lookup
 from asyncdata.preprocessing.nest import ByLeaf, Nest
@@ -29,6 +28,7 @@ def load_preprocessing(path: str | os.PathLike[str]) -> Any:
 
     Raises:
         FileNotFoundError: There is none.
+        ValueError: It is a URL.
         DataError: It is something else, of a later version, or damaged.
 
     Example:
@@ -38,14 +38,14 @@ def load_preprocessing(path: str | os.PathLike[str]) -> Any:
         ...     ad.load_preprocessing(f"{folder}/age.json")
         Normalize(mean=2.0, variance=4.0, invert=False)
     """
-    place = os.fspath(path)
+    file = local(path, "copy it to a local file first")
     try:
-        return loaded(Path(place).read_text(encoding="utf-8"))
+        return loaded(file.read_text(encoding="utf-8"))
     except DataError as error:
-        error.complete(url=place)
+        error.complete(url=str(file))
         raise
     except UnicodeDecodeError:
-        raise DataError("no saved preprocessing: the file is no text", url=place) from None
+        raise DataError("no saved preprocessing: the file is no text", url=str(file)) from None
 
 
 def loaded(text: str) -> Any:

@@ -107,8 +107,10 @@ def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
         ad.load_preprocessing(tmp_path / "x")
     with pytest.raises(FileNotFoundError):
         ad.load_preprocessing(tmp_path / "none")
-    with pytest.raises(ValueError, match="only local files"):
+    with pytest.raises(ValueError, match=r"only local files .* 'gs://bucket/x' .* to_json"):
         ad.Normalize(0.0, 1.0).save("gs://bucket/x")
+    with pytest.raises(ValueError, match=r"only local files .* 'gs://bucket/x' .* copy it"):
+        ad.load_preprocessing("gs://bucket/x")
 
 
 def test_a_worker_loads_little_for_a_function() -> None:
