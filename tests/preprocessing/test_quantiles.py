@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import functools
 import pickle
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -70,6 +71,29 @@ def test_ranks_are_within_epsilon(
     assert (above / count >= ranks - epsilon).all()
     held, _ = found.weighted()
     assert len(held) <= found.capacity * (2 + np.log2(1 + count / found.capacity))
+
+
+class Searched(list[Any]):
+    """A list that counts how often it is gone through."""
+
+    times = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        self.times += 1
+        return super().__iter__()
+
+
+def test_single_numbers_cost_as_much_as_the_last_one() -> None:
+    """What is there already is not gone through again for each; a missing one leaves nothing."""
+    sketch = QuantileSketch(0.1)
+    level = sketch._levels[0] = Searched()
+    for number in range(sketch.capacity // 2):
+        one = QuantileSketch(0.1)
+        one.add(np.array([number]))
+        sketch = sketch.merged(one)
+        sketch.add(np.array([np.nan]))
+        sketch.add(np.array([number]))
+    assert (level.times, len(level)) == (0, sketch.capacity)
 
 
 @settings(max_examples=samples(40, 1000), deadline=None)
