@@ -130,6 +130,12 @@ def numbers(leaf: Any) -> np.ndarray[Any, Any]:
     return array
 
 
+def are_float32(values: Any) -> bool:
+    """Whether numbers are finite in float32, too, in which functions compute as Keras does."""
+    with np.errstate(over="ignore"):
+        return bool(np.isfinite(np.asarray(values, np.float64).astype(np.float32)).all())
+
+
 def _rebuilt(kind: Callable[..., MapFunction], said: Mapping[str, Any]) -> MapFunction:
     return kind(**said)
 

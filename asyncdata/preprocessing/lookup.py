@@ -20,7 +20,7 @@ from asyncdata import arguments
 from asyncdata.memory.bytesarray import BytesArray
 from asyncdata.preprocessing.encoding import WEIGHTED_MODES, encoded, encoded_spec
 from asyncdata.preprocessing.farmhash import fingerprint64
-from asyncdata.preprocessing.function import MapFunction
+from asyncdata.preprocessing.function import MapFunction, are_float32
 from asyncdata.preprocessing.siphash import siphash
 from asyncdata.preprocessing.token_leaf import Integers, Term, TokenLeaf, as_text, tokens_of, vocabulary_of
 
@@ -180,7 +180,7 @@ class Lookup(MapFunction):
         if weights is None:
             return None
         found = [float(weight) for weight in weights]
-        if len(found) != len(self._tokens) or not np.isfinite(found).all():
+        if len(found) != len(self._tokens) or not are_float32(found):
             raise ValueError(f"idf_weights must be {len(self._tokens)} finite numbers, one per token of the vocabulary")
         return found
 

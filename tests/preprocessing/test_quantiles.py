@@ -118,6 +118,7 @@ def test_the_bounds_of_bins() -> None:
     """A boundary belongs to the bin above it; NaN is in the last one; rows of a RaggedArray stay rows."""
     bucketize = ad.Bucketize([0.0, 0.5, 0.5, 2.0])
     assert bucketize([-1, 0, 0.25, 0.5, 2, np.inf, np.nan]).tolist() == [0, 1, 1, 3, 4, 4, 4]
+    assert bucketize([-1e300, 1e300]).tolist() == [0, 4]
     assert int(bucketize(7)) == 4
     rows = ad.RaggedArray.from_rows([[0.0], [], [1.0, 2.0]])
     assert bucketize(rows).to_list() == [[1], [], [3, 4]]
@@ -129,6 +130,7 @@ def test_the_bounds_of_bins() -> None:
     [
         (lambda: ad.Bucketize([2, 1]), "ascending"),
         (lambda: ad.Bucketize([np.inf]), "finite"),
+        (lambda: ad.Bucketize([1e39]), "finite in float32"),
         (lambda: ad.Bucketize(["1"]), "number"),
         (lambda: ad.Bucketize([1], output_mode="tf_idf"), "output_mode"),
         (lambda: ad.Bucketize([1])(["a"]), "numbers are needed"),

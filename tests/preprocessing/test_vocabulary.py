@@ -167,6 +167,7 @@ def test_weights_are_those_of_documents() -> None:
         (lambda: ad.Lookup(["a"], output_mode="many"), "output_mode"),
         (lambda: ad.Lookup(["a"], output_mode="tf_idf"), "idf_weights"),
         (lambda: ad.Lookup(["a"], output_mode="tf_idf", idf_weights=[1, 2]), "1 finite"),
+        (lambda: ad.Lookup(["a"], output_mode="tf_idf", idf_weights=[1e39]), "1 finite"),
         (lambda: ad.Lookup(["a"], salt=[1, 2, 3]), "salt"),
         (lambda: ad.Lookup(["a"])([1]), "consists of texts"),
         (lambda: ad.Lookup([1])(["a"]), "consists of integers"),
