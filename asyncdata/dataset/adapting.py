@@ -30,7 +30,8 @@ def adapt(
     """Learns map functions from a dataset, in one pass.
 
     Elements are best batches, because a batch is summarized in few steps of numpy. Single elements give the same. The
-    call returns when the dataset has ended; in an asyncio program use ``asyncio.to_thread``.
+    elements are those of epoch 0, which is not counted: training on the same handle begins with epoch 0, too. The call
+    returns when the dataset has ended; in an asyncio program use ``asyncio.to_thread``.
 
     Args:
         dataset: What to learn from; it must end.
@@ -44,6 +45,7 @@ def adapt(
 
     Raises:
         ValueError: The dataset is infinite or empty, or a leaf does not suit its learner.
+        SystemResourceError: The temporary file of a large vocabulary cannot be written.
 
     Example:
         >>> import asyncdata as ad
@@ -86,7 +88,7 @@ def _summarized(
     try:
         # In order even if the dataset has none: sums are rounded in the same way, wherever their parts are made.
         parts = dataset.map(summarize, parallel, deterministic=True) if elsewhere else dataset
-        with parts.iterator() as elements:
+        with parts.iterator(epoch=0) as elements:
             for number, element in enumerate(elements, 1):
                 part = element if elsewhere else summarize.of(element)
                 if total is None:

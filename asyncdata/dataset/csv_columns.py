@@ -14,6 +14,13 @@ from asyncdata.spec import ArraySpec, BytesSpec
 from asyncdata.wording import counted
 
 _NUMBERS: Final = ("int32", "int64", "float32", "float64")
+_NAMED: Final = {
+    **{name: np.dtype(name) for name in _NUMBERS},
+    "float": np.float32,
+    "double": np.float64,
+    "string": bytes,
+}
+"""Texts that tf.data takes for dtypes; all others are defaults."""
 
 
 def csv_settings(
@@ -38,7 +45,7 @@ def csv_settings(
         )
     else:
         wanted, defaults = None, record_defaults
-    columns = tuple(_column(default) for default in defaults)
+    columns = tuple(_column(_NAMED.get(item, item) if isinstance(item, str) else item) for item in defaults)
     delimiter = _text("field_delim", field_delim)
     if len(delimiter) != 1 or delimiter in (b"\n", b"\r", b'"' if use_quote_delim else b"\n"):
         raise ValueError(

@@ -9,14 +9,15 @@ import numpy as np
 from asyncdata import arguments
 from asyncdata.memory.ragged import RaggedArray
 from asyncdata.preprocessing.encoding import MODES, encoded, encoded_spec
-from asyncdata.preprocessing.function import MapFunction, numbers
+from asyncdata.preprocessing.function import MapFunction, are_float32, numbers
 from asyncdata.preprocessing.token_leaf import TokenLeaf
 
 
 class Bucketize(MapFunction):
     """A map function from numbers to the numbers of their bins, or to vectors of these.
 
-    Bin i contains the numbers from boundary i - 1 up to, but not including, boundary i. NaN is in the last bin.
+    Bin i contains the numbers from boundary i - 1 up to, but not including, boundary i. NaN is in the last bin. Numbers
+    are compared as float32, as in Keras: of large ones, such as times in seconds, subtract the least first.
 
     Args:
         boundaries: Ascending numbers.
@@ -34,8 +35,10 @@ class Bucketize(MapFunction):
     def __init__(self, boundaries: Any, *, output_mode: str = "int") -> None:
         self.boundaries = [float(arguments.number("every item of boundaries", each)) for each in boundaries]
         self.output_mode: str = arguments.choice("output_mode", output_mode, MODES)
-        if not np.isfinite(self.boundaries).all() or self.boundaries != sorted(self.boundaries):
-            raise ValueError(f"boundaries must be finite and ascending, not {arguments.shown(self.boundaries)}")
+        if not are_float32(self.boundaries) or self.boundaries != sorted(self.boundaries):
+            raise ValueError(
+                f"boundaries must be finite in float32 and ascending, not {arguments.shown(self.boundaries)}"
+            )
         # TensorFlow compares float32 with float32.
         self._boundaries = np.array(self.boundaries, np.float32)
         self._dtype = np.int32 if output_mode == "int" else np.float32
@@ -49,7 +52,8 @@ class Bucketize(MapFunction):
         values = numbers(leaf)
         shape = None if isinstance(leaf, RaggedArray) else values.shape
         tokens = TokenLeaf(values.ravel(), shape, leaf if isinstance(leaf, RaggedArray) else None)
-        bins = np.searchsorted(self._boundaries, values.ravel().astype(np.float32), side="right")
+        with np.errstate(over="ignore"):  # what float32 cannot hold is infinite
+            bins = np.searchsorted(self._boundaries, values.ravel().astype(np.float32), side="right")
         return encoded(bins, tokens, self.output_mode, depth=len(self.boundaries) + 1, dtype=self._dtype)
 
     def __element_spec__(self, given: Any) -> Any:

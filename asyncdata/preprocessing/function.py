@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -24,6 +25,8 @@ from asyncdata.wording import counted
 
 FORMAT: Final = "asyncdata preprocessing"
 VERSION: Final = 1
+CHECKSUM: Final = "checksum"
+"""Of a file: the key of the checksum of everything else. Files of asyncdata 0.2.15 and before have none."""
 
 
 class MapFunction(ABC):
@@ -49,7 +52,7 @@ class MapFunction(ABC):
 
     def to_json(self) -> str:
         """Returns the function as a JSON text, which `load_preprocessing` reads from a file."""
-        return json.dumps({"format": FORMAT, "version": VERSION, **described(self)}, allow_nan=False)
+        return to_text(described(self))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the function to a local file of JSON, which is replaced as a whole.
@@ -79,15 +82,33 @@ def described(function: MapFunction) -> dict[str, Any]:
     return {"function": type(function).__name__, "arguments": function.arguments()}
 
 
+def to_text(said: Mapping[str, Any]) -> str:
+    """Returns a file's text with what it says."""
+    document = {"format": FORMAT, "version": VERSION, **said}
+    return json.dumps({**document, CHECKSUM: checksum_of(document)}, allow_nan=False)
+
+
+def checksum_of(document: Mapping[str, Any]) -> int:
+    """Returns the checksum of what a file says, however it is laid out."""
+    return zlib.crc32(json.dumps(document, sort_keys=True).encode())
+
+
 def write(path: str | os.PathLike[str], text: str) -> None:
     """Replaces a local file as a whole."""
+    with replacing(local(path, "write the text of to_json() to it"), "the function", "preprocessing") as file:
+        file.write(text.encode())
+
+
+def local(path: str | os.PathLike[str], remedy: str) -> Path:
+    """Returns the path of a local file.
+
+    Raises:
+        ValueError: It is a URL; the error names the remedy.
+    """
     place = os.fspath(path)
     if "://" in place:
-        raise ValueError(
-            f"only local files are written; write the text of to_json() to {arguments.shown(place)} yourself"
-        )
-    with replacing(Path(place), "the function", "preprocessing") as file:
-        file.write(text.encode())
+        raise ValueError(f"only local files are written and read, and {arguments.shown(place)} is a URL: {remedy}")
+    return Path(place)
 
 
 def on_values(function: Callable[[np.ndarray[Any, Any]], Any], leaf: Any) -> Any:
@@ -107,6 +128,12 @@ def numbers(leaf: Any) -> np.ndarray[Any, Any]:
     if array.dtype.kind not in "biuf":
         raise TypeError(f"numbers are needed here, not {arguments.shown(leaf)} of dtype {array.dtype}")
     return array
+
+
+def are_float32(values: Any) -> bool:
+    """Whether numbers are finite in float32, too, in which functions compute as Keras does."""
+    with np.errstate(over="ignore"):
+        return bool(np.isfinite(np.asarray(values, np.float64).astype(np.float32)).all())
 
 
 def _rebuilt(kind: Callable[..., MapFunction], said: Mapping[str, Any]) -> MapFunction:

@@ -50,7 +50,7 @@ class HashToBins(MapFunction):
         self.salt = salt_of(salt)
         self._mask: Any = as_bytes(mask_value) if isinstance(mask_value, str | bytes) else mask_value
         if self._mask is not None and not isinstance(self._mask, bytes):
-            arguments.number("mask_value", self._mask)
+            self._mask = arguments.number("mask_value", self._mask)
         self._dtype = np.int64 if output_mode == "int" else np.float32
 
     def __call__(self, leaf: Any) -> Any:

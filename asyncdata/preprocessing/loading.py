@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-from pathlib import Path
 from typing import Any, Final
 
 from asyncdata.errors import DataError
 from asyncdata.preprocessing.bucketize import Bucketize
-from asyncdata.preprocessing.function import FORMAT, VERSION, MapFunction
+from asyncdata.preprocessing.function import CHECKSUM, FORMAT, VERSION, MapFunction, checksum_of, local
 from asyncdata.preprocessing.hash_to_bins import HashToBins
 from asyncdata.preprocessing.lookup import Lookup
 from asyncdata.preprocessing.nest import ByLeaf, Nest
 from asyncdata.preprocessing.normalize import Normalize
 from asyncdata.preprocessing.text_vectorize import TextVectorize
+from asyncdata.wording import listed
 
 _KINDS: Final[tuple[type[MapFunction], ...]] = (Bucketize, HashToBins, Lookup, Normalize, TextVectorize)
 _FUNCTIONS: Final = {kind.__name__: kind for kind in _KINDS}
@@ -28,6 +28,7 @@ def load_preprocessing(path: str | os.PathLike[str]) -> Any:
 
     Raises:
         FileNotFoundError: There is none.
+        ValueError: It is a URL.
         DataError: It is something else, of a later version, or damaged.
 
     Example:
@@ -37,14 +38,14 @@ def load_preprocessing(path: str | os.PathLike[str]) -> Any:
         ...     ad.load_preprocessing(f"{folder}/age.json")
         Normalize(mean=2.0, variance=4.0, invert=False)
     """
-    place = os.fspath(path)
+    file = local(path, "copy it to a local file first")
     try:
-        return loaded(Path(place).read_text(encoding="utf-8"))
+        return loaded(file.read_text(encoding="utf-8"))
     except DataError as error:
-        error.complete(url=place)
+        error.complete(url=str(file))
         raise
     except UnicodeDecodeError:
-        raise DataError("no saved preprocessing: the file is no text", url=place) from None
+        raise DataError("no saved preprocessing: the file is no text", url=str(file)) from None
 
 
 def loaded(text: str) -> Any:
@@ -62,8 +63,13 @@ def loaded(text: str) -> Any:
     if found.get("version") != VERSION:
         raise DataError(f"version {found.get('version')!r} was saved; this asyncdata reads version {VERSION}")
     try:
+        if found.pop(CHECKSUM, None) not in (None, checksum_of(found)):
+            raise ValueError("its content does not match its checksum; save it again, or remove that if you edited it")
+        # If the checksum's key is damaged, there is a part that nothing writes.
+        if found.keys() not in ({"format", "version", "leaves"}, {"format", "version", "function", "arguments"}):
+            raise ValueError(f"it has the parts {listed(list(found))}")
         return ByLeaf(_nest(found["leaves"])) if "leaves" in found else _function(found)
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, RecursionError) as error:
         raise DataError(f"the saved preprocessing is damaged: {error}") from None
 
 

@@ -10,7 +10,7 @@ are left out.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import repeat
+from itertools import count, repeat
 from typing import Any, Final
 
 import numpy as np
@@ -20,7 +20,7 @@ from asyncdata import arguments
 from asyncdata.memory.bytesarray import BytesArray
 from asyncdata.preprocessing.encoding import WEIGHTED_MODES, encoded, encoded_spec
 from asyncdata.preprocessing.farmhash import fingerprint64
-from asyncdata.preprocessing.function import MapFunction
+from asyncdata.preprocessing.function import MapFunction, are_float32
 from asyncdata.preprocessing.siphash import siphash
 from asyncdata.preprocessing.token_leaf import Integers, Term, TokenLeaf, as_text, tokens_of, vocabulary_of
 
@@ -37,7 +37,8 @@ class Lookup(MapFunction):
     ``"multi_hot"``, ``"count"`` and ``"tf_idf"`` make one vector of the last axis, the document.
 
     Args:
-        vocabulary: The tokens, all texts or all integers, each once.
+        vocabulary: The tokens, all texts or all integers, each once; of a layer of Keras
+            ``get_vocabulary(include_special_tokens=False)``.
         num_oov_indices: Indices for unknown tokens. With several, FarmHash64 chooses one for a text, the remainder for
             an integer. With 0, an unknown token is an error.
         mask_token: A token that means "nothing here": index 0, or left out of vectors.
@@ -147,8 +148,14 @@ class Lookup(MapFunction):
 
     def keras_arguments(self) -> dict[str, Any]:
         """See `MapFunction`."""
-        by_hash = {"oov_method": "farmhash"} if self.salt is not None and not self._text else {}
-        return {**self.arguments(), **by_hash}
+        said = self.arguments()
+        if self.salt is not None and not self._text:
+            said["oov_method"] = "farmhash"
+        # A layer passes over a first token that has the name of the unknown ones.
+        taken = {*said["vocabulary"], said["mask_token"]}
+        texts = self.keras_layer == "StringLookup"
+        names = (f"[UNK]{'_' * number}" if texts else -1 - number for number in count())
+        return {**said, "oov_token": next(name for name in names if name not in taken)}
 
     @property
     def _first_unknown(self) -> int:
@@ -173,7 +180,7 @@ class Lookup(MapFunction):
         if weights is None:
             return None
         found = [float(weight) for weight in weights]
-        if len(found) != len(self._tokens) or not np.isfinite(found).all():
+        if len(found) != len(self._tokens) or not are_float32(found):
             raise ValueError(f"idf_weights must be {len(self._tokens)} finite numbers, one per token of the vocabulary")
         return found
 
@@ -192,7 +199,7 @@ def salt_of(salt: Salt) -> tuple[int, int] | None:
     """
     if salt is None:
         return None
-    found = arguments.integers("salt", [salt, salt] if isinstance(salt, int) else salt)
+    found = arguments.integers("salt", [salt, salt] if isinstance(salt, int | np.integer) else salt)
     if len(found) != 2:
         raise ValueError(f"salt must be one integer or two, not {arguments.shown(salt)}")
     return found[0], found[1]

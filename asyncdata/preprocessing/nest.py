@@ -9,14 +9,13 @@ A dict names some of the keys. In a tuple, None means a part that does not chang
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, TypeAlias
 
 from asyncdata import arguments
-from asyncdata.preprocessing.function import FORMAT, VERSION, described, write
+from asyncdata.preprocessing.function import described, to_text, write
 
 Nest: TypeAlias = "Mapping[str, Any] | tuple[Any, ...] | Any"
 Path: TypeAlias = tuple[Any, ...]
@@ -70,7 +69,7 @@ class ByLeaf:
 
     def to_json(self) -> str:
         """Returns all functions as a JSON text."""
-        return json.dumps({"format": FORMAT, "version": VERSION, "leaves": _written(self.functions)}, allow_nan=False)
+        return to_text({"leaves": _written(self.functions)})
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes all functions to a local file of JSON, which is replaced as a whole.

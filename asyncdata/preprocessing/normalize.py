@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from asyncdata import arguments
-from asyncdata.preprocessing.function import MapFunction, on_values
+from asyncdata.preprocessing.function import MapFunction, are_float32, on_values
 from asyncdata.spec import ArraySpec, RaggedSpec
 
 Floats = npt.NDArray[np.float64]
@@ -47,8 +47,10 @@ class Normalize(MapFunction):
                 f"mean and variance need one axis per kept axis: their shapes are {self.mean.shape} and "
                 f"{self.variance.shape}, and axis is {self.axis}"
             )
-        if not (np.isfinite(self.mean).all() and np.isfinite(self.variance).all() and (self.variance >= 0).all()):
-            raise ValueError("mean and variance must be finite, and the variance not negative")
+        if not (are_float32(self.mean) and are_float32(self.variance) and (self.variance >= 0).all()):
+            raise ValueError(
+                "mean and variance must be finite in float32, and the variance not negative: scale very large numbers"
+            )
         shape = [1] * -min(self.axis, default=0)
         for place, length in zip(self.axis, self.mean.shape, strict=True):
             shape[place] = length
@@ -107,7 +109,7 @@ def axes_of(axis: Axis) -> tuple[int, ...]:
     """
     if axis is None:
         return ()
-    found = arguments.integers("axis", [axis] if isinstance(axis, int) else axis)
+    found = arguments.integers("axis", [axis] if isinstance(axis, int | np.integer) else axis)
     if any(place >= 0 for place in found) or len(set(found)) < len(found):
         raise ValueError(f"axis counts from the end, -1 being the last axis, and names each axis once: not {axis}")
     return tuple(sorted(found))

@@ -46,6 +46,7 @@ class QuantileSketch:
         self.capacity = math.ceil(_PARTS / epsilon)
         self.count = 0
         self._levels: list[list[Values]] = [[]]
+        self._sizes = [0]  # how many numbers each level holds: single elements are as many arrays
         self._upper: list[bool] = [False]
 
     def add(self, values: npt.NDArray[Any]) -> None:
@@ -55,7 +56,8 @@ class QuantileSketch:
             flat = everything[at : at + _NUMBERS].astype(np.float64)
             flat = flat[~np.isnan(flat)]
             self.count += len(flat)
-            self._levels[0].append(flat)
+            self._levels[0] += [flat] if len(flat) else []
+            self._sizes[0] += len(flat)
             self._halve()
 
     def merged(self, other: QuantileSketch) -> QuantileSketch:
@@ -64,6 +66,7 @@ class QuantileSketch:
         for level, parts in enumerate(other._levels):
             self._ensure(level)
             self._levels[level] += parts
+            self._sizes[level] += other._sizes[level]
         self._halve()
         return self
 
@@ -81,18 +84,20 @@ class QuantileSketch:
     def _ensure(self, level: int) -> None:
         while len(self._levels) <= level:
             self._levels.append([])
+            self._sizes.append(0)
             self._upper.append(False)
 
     def _halve(self) -> None:
         """Moves half of the values of full levels to the next one, with twice the weight."""
         level = 0
         while level < len(self._levels):
-            if sum(map(len, self._levels[level])) > self.capacity:
+            if self._sizes[level] > self.capacity:
                 values = np.sort(np.concatenate(self._levels[level]))
                 even = len(values) // 2 * 2
                 self._ensure(level + 1)
                 # The lower and the upper ones in turn, so that errors tend to cancel.
                 self._levels[level + 1].append(values[int(self._upper[level]) : even : 2])
+                self._sizes[level + 1] += even // 2
                 self._upper[level] = not self._upper[level]
-                self._levels[level] = [values[even:]]
+                self._levels[level], self._sizes[level] = [values[even:]], len(values) - even
             level += 1

@@ -47,7 +47,8 @@ class TextSplit:
         """Makes one of arguments; an integer n means n-grams of 1 to n tokens."""
         lengths = ngrams
         if ngrams is not None:
-            given = range(1, arguments.integer("ngrams", ngrams, least=1) + 1) if isinstance(ngrams, int) else ngrams
+            up_to = isinstance(ngrams, int | np.integer)
+            given = range(1, arguments.integer("ngrams", ngrams, least=1) + 1) if up_to else ngrams
             lengths = arguments.integers("ngrams", given, least=1)
         arguments.choice("standardize", standardize, tuple(_STANDARDS))
         return cls(standardize, arguments.choice("split", split, _SPLITS), lengths)

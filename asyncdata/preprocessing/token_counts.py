@@ -15,10 +15,12 @@ import struct
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import IO, Any, Final, NamedTuple
 
 import numpy as np
 
+from asyncdata.errors import refused
 from asyncdata.preprocessing.token_leaf import Term, TokenLeaf
 
 _ENTRY_BYTES: Final = 140
@@ -119,7 +121,8 @@ class TokenCounts:
     def close(self) -> None:
         """Removes the temporary file; idempotent."""
         if self._file is not None:
-            self._file.close()
+            with suppress(OSError):  # what could not be written before: nobody reads it
+                self._file.close()
             self._file = None
         self._runs.clear()
 
@@ -140,13 +143,17 @@ class TokenCounts:
 
     def _spill(self) -> None:
         """Writes what the dict holds as a sorted run."""
-        if self._file is None:
-            self._file = tempfile.TemporaryFile(prefix="asyncdata-vocabulary-")  # noqa: SIM115 -- close() closes it
-        start = self._file.seek(0, os.SEEK_END)
-        for token in sorted(self._counts):
-            data = token if isinstance(token, bytes) else b"%d" % token
-            self._file.write(_HEAD.pack(self._counts[token], self._in_documents[token], len(data)) + data)
-        self._file.flush()
+        try:
+            if self._file is None:
+                self._file = tempfile.TemporaryFile(prefix="asyncdata-vocabulary-")  # noqa: SIM115 -- close() closes it
+            start = self._file.seek(0, os.SEEK_END)
+            for token in sorted(self._counts):
+                data = token if isinstance(token, bytes) else b"%d" % token
+                self._file.write(_HEAD.pack(self._counts[token], self._in_documents[token], len(data)) + data)
+            self._file.flush()
+        except OSError as error:
+            what = "the counts of tokens cannot be written to a temporary file, where TMPDIR says"
+            raise refused(what, error, url=tempfile.tempdir, stage="adapt") from error
         self._runs.append((start, self._file.tell()))
         self._counts.clear()
         self._in_documents.clear()

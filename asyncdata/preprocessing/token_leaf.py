@@ -10,6 +10,7 @@ Texts are UTF-8, so ``str`` and ``bytes`` are the same tokens.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -153,6 +154,6 @@ def vocabulary_of(name: str, tokens: Any) -> list[Term]:
     else:
         found = [arguments.integer(f"every item of {name}", item) for item in items]
     if len(set(found)) < len(found):
-        twice = next(token for place, token in enumerate(found) if token in found[:place])
+        twice = next(token for token, times in Counter(found).items() if times > 1)
         raise ValueError(f"{name} contains {as_text(twice)!r} twice")
     return found

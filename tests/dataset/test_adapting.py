@@ -63,6 +63,16 @@ def test_the_last_bit_does_not_depend_on_workers(runtime: Any, learner: Any, *, 
     assert here.to_json() == elsewhere.to_json()
 
 
+def test_what_was_read_before_does_not_matter(runtime: Any) -> None:
+    """The elements are those of epoch 0, wherever they are summarized, and the epoch is not counted."""
+    ds = ad.Dataset.range(100).shuffle(100, seed=1).take(10)
+    drawn = list(map(int, ds.iterator(epoch=0)))
+    means = [float(ad.adapt(ds, ad.Normalization(None), num_parallel_calls=parallel).mean) for parallel in (None, 2)]
+    assert list(map(int, ds)) == drawn
+    means.append(float(ad.adapt(ds, ad.Normalization(None)).mean))
+    assert means == [sum(drawn) / 10] * 3
+
+
 def test_learned_functions_run_everywhere(runtime: Any) -> None:
     """Inline, in workers, vectorized, element by element, behind a cache: the same elements."""
     ds = ad.Dataset.from_tensor_slices(DATA)

@@ -317,6 +317,11 @@ def test_columns_of_csv() -> None:
     assert batch[0].dtype == np.float32
     assert list(batch[1]) == [b"x", b""]
     assert ad.CsvDataset(["a", "b"], [int, bytes]).element_spec == ad.CsvDataset("a", [int, bytes]).element_spec
+    for name, dtype in {"int32": "int32", "int64": "int64", "float": "float32", "double": "float64"}.items():
+        assert ad.CsvDataset("a", [name]).element_spec == (ad.ArraySpec((), dtype),)
+    with pytest.raises(ad.CorruptRecordError, match="column 4"):
+        list(ad.CsvDataset("memory://c.csv", ["string"], select_cols=[4]))
+    assert list(ad.CsvDataset("memory://c.csv", [["string"]], select_cols=[4])) == [(b"x",), (b"string",)]
     for wrong in ([np.int8], [None], [1 + 2j], [], [[1, 2]], [True]):
         with pytest.raises((TypeError, ValueError)):
             ad.CsvDataset("memory://c.csv", wrong)

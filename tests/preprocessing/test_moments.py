@@ -96,6 +96,8 @@ def test_a_value_and_its_batch_give_the_same() -> None:
         (lambda: Normalization(None).summary(np.array(["a"])), "numbers are needed"),
         (lambda: Normalize([1.0], [1.0, 2.0]), "one axis per kept axis"),
         (lambda: Normalize(np.nan, 1.0), "finite"),
+        (lambda: Normalize(0.0, 1e39), "finite in float32"),
+        (lambda: Normalization(None).learned(Normalization(None).summary([1e30, 2e30])), "scale very large numbers"),
         (lambda: Normalize(0.0, -1.0), "not negative"),
         (lambda: Normalize([0.0, 1.0], [1.0, 1.0])([[1, 2, 3]]), "length 2"),
         (lambda: Normalization(None).learned(Normalization(None).summary(np.array([np.inf, 1]))), "infinite"),

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import functools
 import pickle
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -72,6 +73,29 @@ def test_ranks_are_within_epsilon(
     assert len(held) <= found.capacity * (2 + np.log2(1 + count / found.capacity))
 
 
+class Searched(list[Any]):
+    """A list that counts how often it is gone through."""
+
+    times = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        self.times += 1
+        return super().__iter__()
+
+
+def test_single_numbers_cost_as_much_as_the_last_one() -> None:
+    """What is there already is not gone through again for each; a missing one leaves nothing."""
+    sketch = QuantileSketch(0.1)
+    level = sketch._levels[0] = Searched()
+    for number in range(sketch.capacity // 2):
+        one = QuantileSketch(0.1)
+        one.add(np.array([number]))
+        sketch = sketch.merged(one)
+        sketch.add(np.array([np.nan]))
+        sketch.add(np.array([number]))
+    assert (level.times, len(level)) == (0, sketch.capacity)
+
+
 @settings(max_examples=samples(40, 1000), deadline=None)
 @given(
     values=arrays.arrays(np.float64, st.integers(1, 60), elements=st.floats(-1e6, 1e6) | st.just(np.nan)),
@@ -94,6 +118,7 @@ def test_the_bounds_of_bins() -> None:
     """A boundary belongs to the bin above it; NaN is in the last one; rows of a RaggedArray stay rows."""
     bucketize = ad.Bucketize([0.0, 0.5, 0.5, 2.0])
     assert bucketize([-1, 0, 0.25, 0.5, 2, np.inf, np.nan]).tolist() == [0, 1, 1, 3, 4, 4, 4]
+    assert bucketize([-1e300, 1e300]).tolist() == [0, 4]
     assert int(bucketize(7)) == 4
     rows = ad.RaggedArray.from_rows([[0.0], [], [1.0, 2.0]])
     assert bucketize(rows).to_list() == [[1], [], [3, 4]]
@@ -105,6 +130,7 @@ def test_the_bounds_of_bins() -> None:
     [
         (lambda: ad.Bucketize([2, 1]), "ascending"),
         (lambda: ad.Bucketize([np.inf]), "finite"),
+        (lambda: ad.Bucketize([1e39]), "finite in float32"),
         (lambda: ad.Bucketize(["1"]), "number"),
         (lambda: ad.Bucketize([1], output_mode="tf_idf"), "output_mode"),
         (lambda: ad.Bucketize([1])(["a"]), "numbers are needed"),

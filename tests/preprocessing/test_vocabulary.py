@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import functools
+import io
 import math
 import pickle
+import tempfile
 from collections import Counter
 from typing import Any
 
@@ -84,6 +86,14 @@ def test_an_error_leaves_no_file() -> None:
         ad.adapt(mixed, ad.Vocabulary(memory_limit_bytes=1))
 
 
+def test_a_full_disk_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error says what was written and where it goes, and nothing is raised again when the file is closed."""
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: io.BufferedRandom(io.FileIO("/dev/full", "r+")))
+    ds = ad.Dataset.range(100).batch(10)
+    with pytest.raises(ad.SystemResourceError, match=r"counts of tokens.*TMPDIR.*No space left.*free space"):
+        ad.adapt(ds, ad.Vocabulary(memory_limit_bytes=1))
+
+
 @pytest.mark.parametrize(
     "leaf",
     [
@@ -125,6 +135,16 @@ def test_numbers_beyond_int64_are_unknown_tokens() -> None:
     assert ad.Lookup([1], num_oov_indices=3)(np.array([(1 << 64) - 1, 1], np.uint64)).tolist() == [0, 3]
 
 
+@pytest.mark.parametrize(
+    ("tokens", "mask", "name"),
+    [(["a"], None, "[UNK]"), (["[UNK]", "a"], "[UNK]_", "[UNK]__"), ([-1, 0], -2, -3), ([1], None, -1)],
+)
+def test_no_token_has_the_name_that_keras_has_for_unknown_ones(tokens: list[Any], mask: Any, name: Any) -> None:
+    """If the first token had, a layer would not count it, and all other tokens would have other indices."""
+    said = ad.Lookup(tokens, mask_token=mask).keras_arguments()
+    assert (said["vocabulary"], said["oov_token"]) == (tokens, name)
+
+
 def test_weights_are_those_of_documents() -> None:
     """A row is a document; unknown tokens have the mean weight."""
     ds = ad.Dataset.from_tensors(np.array([[1, 1, 2], [1, 3, 3]]))
@@ -137,7 +157,8 @@ def test_weights_are_those_of_documents() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: ad.Lookup(["a", b"a"]), "twice"),
+        (lambda: ad.Lookup(["a", b"a"]), "'a' twice"),
+        (lambda: ad.Lookup([*range(1 << 17), 7]), "7 twice"),
         (lambda: ad.Lookup("ab"), "list of texts"),
         (lambda: ad.Lookup(["a", 1]), "text"),
         (lambda: ad.Lookup([1.5]), "integer"),
@@ -146,6 +167,7 @@ def test_weights_are_those_of_documents() -> None:
         (lambda: ad.Lookup(["a"], output_mode="many"), "output_mode"),
         (lambda: ad.Lookup(["a"], output_mode="tf_idf"), "idf_weights"),
         (lambda: ad.Lookup(["a"], output_mode="tf_idf", idf_weights=[1, 2]), "1 finite"),
+        (lambda: ad.Lookup(["a"], output_mode="tf_idf", idf_weights=[1e39]), "1 finite"),
         (lambda: ad.Lookup(["a"], salt=[1, 2, 3]), "salt"),
         (lambda: ad.Lookup(["a"])([1]), "consists of texts"),
         (lambda: ad.Lookup([1])(["a"]), "consists of integers"),

@@ -152,6 +152,10 @@ def test_lookup_is_keras(referee: Referee, data: st.DataObject, text: bool, mode
         assert function.keras_layer == layer
         exact = ask(referee, layer, function.keras_arguments(), [], inputs)
         check(function, inputs, exact["outputs"])
+    if mode != "tf_idf":
+        named = ad.Lookup(["[UNK]" if text else -1, *function.vocabulary], **said)
+        exact = ask(referee, layer, named.keras_arguments(), [], inputs)
+        check(named, inputs, exact["outputs"])
 
 
 @settings(max_examples=samples(30, 500), deadline=None)

@@ -64,7 +64,7 @@ def kind_of(dtype: Any) -> Kind:
 
 
 def _shape_of(shape: Any) -> tuple[int, ...]:
-    sizes: Any = (shape,) if isinstance(shape, int) else shape
+    sizes: Any = (shape,) if isinstance(shape, int | np.integer) else shape
     if not isinstance(sizes, Iterable) or isinstance(sizes, str | bytes) or isinstance(shape, bool):
         raise TypeError(f"shape must be a tuple of lengths, not {arguments.shown(shape)}")
     sizes = tuple(sizes)

@@ -59,6 +59,12 @@ def test_defaults_must_fit(shape: list[int], dtype: Any, default: Any) -> None:
         FixedLenFeature(shape, dtype, default)
 
 
+def test_one_length_is_a_shape() -> None:
+    """An integer of Python or of numpy."""
+    two: Any = np.int64(2)
+    assert FixedLenFeature(two, int) == FixedLenFeature(2, int) == FixedLenFeature((2,), int)
+
+
 def test_defaults_take_the_shape() -> None:
     """A flat default is given the feature's shape, as TensorFlow does."""
     feature = FixedLenFeature([2, 2], int, [1, 2, 3, 4])
