@@ -16,6 +16,8 @@ from asyncdata.observe.parts import KnobStats
 from asyncdata.planner.placement import LOOP, WORKERS, Look, Placement
 from asyncdata.runtime.meter import Meter
 
+_STARTING: Final = 0.2
+"""So many workers more than in the interval before."""
 PLACE: Final = "place"
 """What statistics show in place of what a knob counts."""
 
@@ -50,6 +52,7 @@ class Placements:
         self._meters = meters
         self._placed: dict[str, _Placed] = {}
         self._works: dict[Meter, _Work] = {}
+        self._ready = 0.0
 
     def add(self, name: str, meter: Meter, default: int, found: int | None) -> int:
         """One more step; returns where it is to run.
@@ -91,9 +94,13 @@ class Placements:
         moved: dict[str, int] = {}
         if not self._placed:
             return moved
-        before = self._works
+        ready, before = workers_s / max(seconds, 1e-9), self._ready
+        self._ready = ready
+        # What is measured while workers start says nothing about the time behind that.
+        rests = rests or ready > before + _STARTING
+        works = self._works
         self._works = {meter: _Work(meter.rows, meter.calls_s) for meter in self._meters.values()}
-        done = {meter: _since(work, before.get(meter, _Work())) for meter, work in self._works.items()}
+        done = {meter: _since(work, works.get(meter, _Work())) for meter, work in self._works.items()}
         busy_s = sum(work.calls_s for meter, work in done.items() if meter.runs == "process")
         for name, (meter, placement) in self._placed.items():
             work = done[meter]
