@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from asyncdata.formats.example.entries import HEAD_BYTES, HEADS
 from asyncdata.formats.example.fields import (
     RUN,
     SPARE_BYTES,
@@ -57,10 +58,10 @@ _LOOK_AGAIN: Final = 32
 _UNPACK: Final = 10_000
 """Lists of integers are unpacked in runs of about so many numbers, which stay in the cache."""
 
-# A single packed int64 that takes S bytes: 12 S-2 1a S-4 0a S-6 value. As a word it is base + S * growth.
-_SIX_BYTES: Final = np.uint64((1 << 48) - 1)
-_INT_BASE: Final = np.uint64(((0x12 | 0x1A << 16 | 0x0A << 32) - (2 << 8) - (4 << 24) - (6 << 40)) % (1 << 64))
-_INT_GROWTH: Final = np.uint64(1 << 8 | 1 << 24 | 1 << 40)
+# In front of a single packed int64 that takes so many bytes with this head.
+_SIX_BYTES: Final = np.uint64(HEADS["int64"].mask)
+_INT_GROWTH: Final = np.uint64(HEADS["int64"].growth)
+_INT_BASE: Final = np.uint64((HEADS["int64"].base - HEAD_BYTES * HEADS["int64"].growth) % (1 << 64))
 _LEAST_INT: Final = 7
 _INT_HEAD: Final = np.uint64(0x010A031A0512)
 """A single packed int64 of one byte, which takes ``_LEAST_INT`` bytes: 12 05 1a 03 0a 01 value."""

@@ -1,4 +1,7 @@
-"""The entries of one record, where they are the usual ones: what readers of records alike learn from."""
+"""The usual entries of a record: what is in front of their values, and all entries of one record.
+
+Readers of many records alike learn from one of them.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,42 @@ FLOAT_BYTES: Final = 4
 CONTINUES: Final = 0x80
 """What says in a byte of a varint that another one follows."""
 _ENTRY, _VALUE = 0x0A, 0x12
+
+HEAD_BYTES: Final = 6
+"""In front of a value: tag and length of the Feature, of its list, and of the packed values."""
+_WORD: Final = 8
+
+
+class Head(NamedTuple):
+    """What lies in front of a value whose size may vary, as a word, where all lengths take one byte.
+
+    Attributes:
+        size: Its bytes.
+        read: Bytes that are read from its beginning on, with those of the value.
+        mask: The bits of the word that are its.
+        base: What it is in front of an empty value.
+        growth: How much more with every byte of the value.
+    """
+
+    size: int
+    read: int
+    mask: int
+    base: int
+    growth: int
+
+
+def _head_of(tag: int, read: int) -> Head:
+    """``12 len tag len 0a len``; tag is that of the list."""
+    base = _VALUE | 4 << 8 | tag << 16 | 2 << 24 | _ENTRY << 32
+    return Head(HEAD_BYTES, read, (1 << 48) - 1, base, 1 << 8 | 1 << 24 | 1 << 40)
+
+
+HEADS: Final = {
+    "int64": _head_of(TAG_OF_KIND["int64"], HEAD_BYTES + MAX_VARINT_BYTES),
+    "bytes": _head_of(TAG_OF_KIND["bytes"], _WORD),
+    "unknown": Head(2, _WORD, 0xFFFF, _VALUE, 1 << 8),
+}
+"""By the kind of the list; of what is not wanted only the first tag and length are looked at."""
 
 
 class Entry(NamedTuple):

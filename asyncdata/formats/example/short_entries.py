@@ -21,9 +21,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from asyncdata.formats.example.entries import CONTINUES, FLOAT_BYTES, Entry, entries_of
-from asyncdata.formats.example.scalar import TAG_OF_KIND
-from asyncdata.formats.example.varints import MAX_VARINT_BYTES, ByteArray, IntArray, WordArray, join_varints
+from asyncdata.formats.example.entries import CONTINUES, FLOAT_BYTES, HEAD_BYTES, HEADS, Entry, entries_of
+from asyncdata.formats.example.varints import ByteArray, IntArray, WordArray, join_varints
 from asyncdata.formats.example.wanted import Wanted
 from asyncdata.memory.bytesarray import BytesArray
 
@@ -36,39 +35,6 @@ _MOST_BYTES: Final = 1 << 14
 _ROUND_BYTES: Final = 1 << 19
 _MOST_ROWS: Final = 2048
 """Records are read in rounds whose pieces stay in the cache."""
-_HEAD_BYTES: Final = 6
-"""In front of a value: tag and length of the Feature, of its list, and of the packed values."""
-
-
-class _Head(NamedTuple):
-    """What lies in front of a value whose size may vary, as a word.
-
-    Attributes:
-        size: Its bytes.
-        read: Bytes that are read from its beginning on, with those of the value.
-        mask: The bits of the word that are its.
-        base: What it is in front of an empty value.
-        growth: How much more with every byte of the value.
-    """
-
-    size: int
-    read: int
-    mask: int
-    base: int
-    growth: int
-
-
-def _head_of(tag: int, read: int) -> _Head:
-    """``12 len tag len 0a len``; tag is that of the list."""
-    base = 0x12 | 4 << 8 | tag << 16 | 2 << 24 | 0x0A << 32
-    return _Head(_HEAD_BYTES, read, (1 << 48) - 1, base, 1 << 8 | 1 << 24 | 1 << 40)
-
-
-_HEADS: Final = {
-    "int64": _head_of(TAG_OF_KIND["int64"], _HEAD_BYTES + MAX_VARINT_BYTES),
-    "bytes": _head_of(TAG_OF_KIND["bytes"], _WORD),
-    "unknown": _Head(2, _WORD, 0xFFFF, 0x12, 1 << 8),
-}
 
 
 class ShortEntriesReader:
@@ -215,10 +181,10 @@ class _Chain:
                 floats.append(entry)
                 continue
             kind = "unknown" if entry.slot is None else entry.kind
-            origin, head = entry.lengths[0][0], entry.begin - _HEADS[kind].size
+            origin, head = entry.lengths[0][0], entry.begin - HEADS[kind].size
             pieces.mask[origin] = CONTINUES
             pieces.mask[head : entry.begin] = bytes(entry.begin - head)
-            pieces.keep(head, head + _HEADS[kind].read)
+            pieces.keep(head, head + HEADS[kind].read)
             find = pieces.cut(entry.begin, origin, entry.stop)
             self._floats += [_Value(each.slot, each.kind, *find(each.begin)) for each in floats]
             self._sized.append(_Value(entry.slot, kind, *find(head), entry.begin - origin - 1))
@@ -234,7 +200,7 @@ class _Chain:
         self._offsets = offsets[:, None]
         self._most = max(min(_ROUND_BYTES // (_PIECE * self.pieces), _MOST_ROWS), 1)
         self._words, self._masks = pieces.words(self._most)
-        heads = [_HEADS[value.kind] for value in self._sized]
+        heads = [HEADS[value.kind] for value in self._sized]
         self._head_masks = _column([head.mask for head in heads])
         self._bases = _column([head.base for head in heads])
         self._growths = _column([head.growth for head in heads])
@@ -313,11 +279,11 @@ class _Chain:
         values = [self._sized[row] for row in self._integers]
         words = np.empty(out.shape, np.uint64)
         for word, value in zip(words, values, strict=True):
-            word[:] = column(value, "<u8", _HEAD_BYTES)
+            word[:] = column(value, "<u8", HEAD_BYTES)
         widths = sizes if len(values) == len(sizes) else sizes[self._integers]
 
         def more() -> npt.NDArray[np.uint16]:
-            return np.array([column(value, "<u2", _HEAD_BYTES + _WORD) for value in values])
+            return np.array([column(value, "<u2", HEAD_BYTES + _WORD) for value in values])
 
         out[:], right = join_varints(words, widths, more)
         return bool(right.all())

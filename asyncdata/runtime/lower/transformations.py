@@ -147,7 +147,7 @@ def _repeat(node: transformations.Repeat, scope: Scope, context: StageContext) -
         below = scope.below(epoch=(*scope.epoch, epoch), sub_index=sub_index_of(scope, epoch))
         return lower(node.input, below._replace(state=begin, within=inside(track, epoch)))
 
-    # What is in front of a repetition is told when it has been delivered, where elements have no fixed order.
+    # Without a fixed order repetitions are counted one by one, so that each of them leaves by itself.
     return ConcatenateStage(context, make, node.count, first=first, track=track, are_short=track is None)
 
 
