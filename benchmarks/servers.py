@@ -202,9 +202,12 @@ def find_nginx() -> str | None:
 
 
 def here() -> dict[str, str]:
-    """The environment of a child process that finds this folder, whatever directory it is started from."""
+    """The environment of a child process that finds this folder, whatever directory it is started from.
+
+    Bytecode is kept, as that of installed packages is: else each process of this library would compile it again.
+    """
     search = os.pathsep.join(filter(None, (str(REPOSITORY), os.environ.get("PYTHONPATH", ""))))
-    return {**os.environ, "PYTHONPATH": search}
+    return {**os.environ, "PYTHONPATH": search, "PYTHONDONTWRITEBYTECODE": ""}
 
 
 def _pin_threads(pid: int, cpu: int) -> None:
