@@ -516,7 +516,7 @@ class InterleaveStage(Stage):
         self._in_order = self._in_order and all(
             slot.peek().advance.ordered for slot in slots if slot is not None and slot.rows
         )
-        marks = self._marks(order, turn, available, vacant)
+        marks = self._marks(order, present, turn, available, vacant)
         heads = []
         for index in present:
             slot = slots[index]
@@ -553,7 +553,7 @@ class InterleaveStage(Stage):
         self._choices.note(runs_of(plan.slots, made_of))
         return plan
 
-    def _marked(self, order: Rows) -> list[int]:
+    def _marked(self, order: Rows, present: Sequence[int]) -> list[int]:
         """Rows where marks belong: one for as many marks of inner datasets as there are slots, whose states it has.
 
         Or at fixed rows where they have none. And behind the first row of each inner dataset that reads: from then on
@@ -561,16 +561,17 @@ class InterleaveStage(Stage):
         """
         found: list[int] = []
         places: set[int] = set()
-        for index, slot in enumerate(self._slots):
+        for index in present:
+            slot = self._slots[index]
             marked = [] if slot is None else slot.marked
             if slot is None or not (slot.is_due or marked):
                 continue
             rows = np.flatnonzero(order == index)
-            if slot.is_due and len(rows):
+            if slot.is_due:
                 places.add(int(rows[0]))
                 slot.is_due = False
             found += [int(rows[row]) for row in marked if row < len(rows)]
-            if self._reads and not slot.taken and marked[:1] == [0] and len(rows):
+            if self._reads and not slot.taken and marked[:1] == [0]:
                 slot.is_due = len(rows) == 1
                 places.update(rows[1:2].tolist())
         found.sort()
@@ -591,18 +592,22 @@ class InterleaveStage(Stage):
                 self._next_mark = begin + row + _BETWEEN_MARKS
         return kept
 
-    def _marks(self, order: Rows, turn: Turn, available: Sequence[int], vacant: Sequence[bool]) -> Marks:
+    def _marks(
+        self, order: Rows, present: Sequence[int], turn: Turn, available: Sequence[int], vacant: Sequence[bool]
+    ) -> Marks:
         def mark(row: int) -> Mark:
             before = plan_rows(available, vacant, turn, self._block_length, row).turn if row else turn
             slot = int(order[row])
             taken = before.taken if before.slot == slot else 0
             counts = np.bincount(order[:row], minlength=len(self._slots)).tolist()
             # What was given in advance must not show.
-            shown = [
-                None if s is None or (s.is_early and not count and index != slot) else s
-                for index, (s, count) in enumerate(zip(self._slots, counts, strict=True))
-            ]
-            hidden = [s.row for s in self._slots if s is not None and s not in shown]
+            shown: list[_Slot | None] = []
+            hidden: list[int] = []
+            for index, (s, count) in enumerate(zip(self._slots, counts, strict=True)):
+                is_hidden = s is not None and s.is_early and not count and index != slot
+                shown.append(None if is_hidden else s)
+                if s is not None and is_hidden:
+                    hidden.append(s.row)
             following = min(hidden, default=self._given)
             oldest = min((s.row for s in shown if s is not None), default=following)
             states = (None if s is None else (s.row, s.at(count)) for s, count in zip(shown, counts, strict=True))
@@ -616,7 +621,7 @@ class InterleaveStage(Stage):
                 "input": self._history.before(oldest),
             }
 
-        marks = self._marker.marks_at(len(order), mark, self._marked(order) if self.ordered else ())
+        marks = self._marker.marks_at(len(order), mark, self._marked(order, present) if self.ordered else ())
         self._history.forget(min((s.row for s in self._slots if s is not None), default=self._given))
         return marks
 

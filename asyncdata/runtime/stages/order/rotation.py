@@ -63,12 +63,15 @@ def plan_rows(
     room = limit
     slot, taken = turn
     passed = 0
+    has_rounds = True
     while room and passed <= cycle:
         if vacant[slot]:
             slot, taken, passed = (slot + 1) % cycle, 0, passed + 1
             continue
         passed = 0
-        if taken == 0:
+        if taken == 0 and has_rounds:
+            # All that there are at once: behind them one slot, or the room, does not suffice for another.
+            has_rounds = False
             ring = [s for s in (*range(slot, cycle), *range(slot)) if not vacant[s]]
             rounds = min(min(map(left.__getitem__, ring)) // block_length, room // (block_length * len(ring)))
             if rounds:

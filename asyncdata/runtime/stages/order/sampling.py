@@ -226,29 +226,28 @@ class SampleStage(Stage):
     def _emit(self, kept: Rows) -> Block:
         """As many rows as can leave without asking an input for more."""
         order = self._choices[kept]
-        stop = len(order)
-        present = []
-        for number in np.unique(order).tolist():
-            where = np.flatnonzero(order == number)
-            at_hand = self._inputs[number].rows
-            if len(where) > at_hand:
-                stop = min(stop, int(where[at_hand]))
-            present.append(number)
-        order, kept = order[:stop], kept[:stop]
+        by_input = np.argsort(order, kind="stable")
+        starts = np.flatnonzero(np.diff(order[by_input], prepend=-1))
+        at_hand = np.array([self._inputs[number].rows for number in order[by_input[starts]].tolist()])
+        lacking = at_hand < np.diff(starts, append=len(order))
+        # The first choice for which an input has no row waits, and so do those behind it.
+        stop = int(by_input[(starts + at_hand)[lacking]].min(initial=len(order)))
+        order, kept, by_input = order[:stop], kept[:stop], by_input[by_input < stop]
         counts = np.bincount(order, minlength=len(self._inputs))
-        present = [number for number in present if counts[number]]
-        marks = self._marks(order, kept, present)
+        present = np.flatnonzero(counts).tolist()
+        # One input that gives its rows in any order makes all of them so, also where none of its rows is here.
+        ordered = self.ordered
+        marks = self._marks(order, kept, present, ordered=ordered)
         self._pass_over(int(kept[-1]) + 1)
         joined = Block.concat([self._inputs[number].take(int(counts[number])) for number in present])
         if len(present) > 1:
             back = np.empty(stop, np.int64)
-            back[np.argsort(order, kind="stable")] = np.arange(stop)
+            back[by_input] = np.arange(stop)
             joined = joined.reorder(back, joined.advance)
-        # One input that gives its rows in any order makes all of them so, also where none of its rows is here.
-        joined.advance = Advance(stop, marks, ordered=self.ordered)
+        joined.advance = Advance(stop, marks, ordered=ordered)
         return joined
 
-    def _marks(self, order: Rows, kept: Rows, present: Sequence[int]) -> Marks:
+    def _marks(self, order: Rows, kept: Rows, present: Sequence[int], *, ordered: bool) -> Marks:
         def mark(row: int) -> Mark:
             counts = np.bincount(order[:row], minlength=len(self._inputs)).tolist()
             states = [None if s.ended and not s.rows else s.at(n) for s, n in zip(self._inputs, counts, strict=True)]
@@ -256,7 +255,7 @@ class SampleStage(Stage):
 
         # What an input reads that is kept is known from its first row on.
         first = [int(np.argmax(order == number)) for number in present if self._inputs[number].tells_filling]
-        return self._marker.marks(len(order), mark, ordered=self.ordered, also=first)
+        return self._marker.marks(len(order), mark, ordered=ordered, also=first)
 
     def _finish(self) -> None:
         self._ended = True
