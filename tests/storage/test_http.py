@@ -169,6 +169,27 @@ async def test_a_place_that_was_remembered_and_is_gone_is_looked_up_anew() -> No
             await fetcher.aclose()
 
 
+async def test_a_url_is_opened_where_it_leads_now() -> None:
+    """A redirect is remembered for the ranges of what was opened, not for whoever opens the URL next."""
+    latest = "one"
+
+    async def moving(request: Request, peer: Peer) -> None:
+        name = request.target.removeprefix("/")
+        if name == "latest":
+            await peer.send(f"HTTP/1.1 302 F\r\nLocation: /{latest}\r\nContent-Length: 0\r\n\r\n".encode())
+        else:
+            head, body = ranged(request, extra=f'ETag: "{name}"\r\n')
+            await peer.send(head + body)
+
+    async with RawServer(moving) as server:
+        fetcher = fetcher_of()
+        old, _ = await fetcher.open_read(f"{server.url}/latest", memoryview(bytearray(10)))
+        latest = "two"
+        new, _ = await fetcher.open_read(f"{server.url}/latest", memoryview(bytearray(10)))
+        assert (old.version, new.version) == ('"one"', '"two"')
+        await fetcher.aclose()
+
+
 async def test_a_url_that_leads_elsewhere_by_now_is_read_there() -> None:
     """``latest`` is another object than yesterday: what was remembered of it is no reason to call it changed."""
     latest = "one"
