@@ -607,6 +607,16 @@ async def test_errors_do_not_show_signatures() -> None:
         await fetcher.aclose()
 
 
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "nowhere.invalid:3128"])
+async def test_a_proxy_that_cannot_be_reached_is_called_one(address: str) -> None:
+    """Its address alone would not be recognised, because it may come from the environment."""
+    fetcher = fetcher_of(proxy=f"http://me:hush@{address}")
+    with pytest.raises(StorageError, match=f"cannot connect to the proxy {address}: ") as caught:
+        await fetcher.open_read("http://far.invalid/o", memoryview(bytearray(9)))
+    assert "hush" not in str(caught.value)
+    await fetcher.aclose()
+
+
 async def test_a_proxy_reads_by_aiohttp_and_fails_like_the_range_client() -> None:
     """The other path has the same errors: broken bodies resume at the last good byte."""
 
