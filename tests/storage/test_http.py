@@ -380,7 +380,7 @@ async def test_a_server_may_say_when_to_come_again() -> None:
     async with RawServer(busy) as server:
         fetcher = fetcher_of()
         info = ObjectInfo(url=f"{server.url}/o", size=len(DATA))
-        with pytest.raises(TransientStorageError, match="429") as caught:
+        with pytest.raises(TransientStorageError, match="429; it asks to wait 3600 s, longer") as caught:
             await fetcher.read(info, 0, memoryview(bytearray(10)))
         assert (caught.value.attempts, caught.value.retry_after_s) == (1, 3600)
         await fetcher.aclose()
