@@ -178,7 +178,7 @@ async def receive(
     proxy: str | None,
 ) -> Answer:
     """One ranged GET; see ``Bodies.get``."""
-    with _typed(wire), wire:
+    with _typed(wire, by_proxy=proxy is not None), wire:
         async with session.get(
             URL(quoted(url), encoded=True),
             headers=headers,
@@ -238,7 +238,7 @@ async def ask(
     proxy: str | None,
 ) -> tuple[ResponseHead, bytes]:
     """One request for something that is read as a whole; see ``Bodies.ask``."""
-    with _typed(wire), wire:
+    with _typed(wire, by_proxy=proxy is not None), wire:
         async with session.request(
             method,
             URL(quoted(url), encoded=True),
@@ -268,7 +268,7 @@ def _beyond(limits: ReadLimits) -> aiohttp.ClientTimeout:
 
 
 @contextmanager
-def _typed(wire: LenientWire) -> Iterator[None]:
+def _typed(wire: LenientWire, *, by_proxy: bool) -> Iterator[None]:
     """What aiohttp raises becomes what it means."""
     try:
         yield
@@ -277,7 +277,7 @@ def _typed(wire: LenientWire) -> Iterator[None]:
     except aiohttp.ClientPayloadError as error:
         raise read_failed(f"the body broke off: {error}", FailureCause.SHORT_BODY, filled=wire.filled) from None
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
-        raise client_failure(error, filled=wire.filled) from None
+        raise client_failure(error, filled=wire.filled, by_proxy=by_proxy) from None
 
 
 def head_of(response: aiohttp.ClientResponse) -> ResponseHead:
@@ -289,7 +289,7 @@ def head_of(response: aiohttp.ClientResponse) -> ResponseHead:
     return ResponseHead(response.status, response.reason or "", headers, keep_alive=True)
 
 
-def client_failure(error: Exception, *, filled: int = 0) -> StorageError:
+def client_failure(error: Exception, *, filled: int = 0, by_proxy: bool = False) -> StorageError:
     """The typed error for what aiohttp raised."""
     if isinstance(error, aiohttp.TooManyRedirects):
         return StorageError("too many redirects")
@@ -306,7 +306,10 @@ def client_failure(error: Exception, *, filled: int = 0) -> StorageError:
         cause = FailureCause.IDLE_TIMEOUT if filled else FailureCause.FIRST_BYTE_TIMEOUT
     elif isinstance(error, aiohttp.ClientConnectorError):
         why = error.os_error.strerror or type(error.os_error).__name__
-        return read_failed(f"cannot connect to {error.host}:{error.port}: {why}", FailureCause.CONNECT, filled=filled)
+        # With a proxy it is only its name that is looked up, whatever aiohttp calls that.
+        is_proxy = by_proxy and isinstance(error, aiohttp.ClientProxyConnectionError | aiohttp.ClientConnectorDNSError)
+        whom = f"{'the proxy ' * is_proxy}{error.host}:{error.port}"
+        return read_failed(f"cannot connect to {whom}: {why}", FailureCause.CONNECT, filled=filled)
     elif isinstance(error, aiohttp.ClientConnectionError | OSError):
         cause = FailureCause.CONNECTION_LOST
     elif isinstance(error, aiohttp.InvalidURL):

@@ -378,6 +378,9 @@ class Fetcher:
         )
         if delay is None:
             error.attempts = tries.made
+            wish = error.retry_after_s
+            if wish is not None and wish >= 1 and tries.made < self._options.retry.max_attempts:
+                error.message += f"; it asks to wait {wish:.0f} s, longer than RetryOptions.deadline_s allows"
             raise self._told(error, url) from None
         self._attempts.counters.retried(delay)
         return delay

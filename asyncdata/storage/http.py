@@ -3,7 +3,8 @@
 Options (``Options.storage["http"]``, ``["https"]``): ``headers``, ``verify_tls``, ``ca_file``, ``proxy``.
 
 The version is the ETag, or else the date of the last modification. The head of every response is compared with it
-before any byte is stored. Redirects are followed and remembered, so that the next range goes directly to their target.
+before any byte is stored. Redirects are followed and remembered until the object is opened again, so that the next
+range goes directly to their target.
 User headers, and the user name and password of a URL, are sent only to their own origin, not to redirect targets.
 Servers without ranges are supported: each read then transfers everything up to its end.
 """
@@ -173,6 +174,8 @@ class HttpReader:
                     attempt.opened = seen[-1]
 
         unknown = ObjectInfo(url=url, size=-1)
+        # No version says what is wanted: where the URL led another time may by now be an old one.
+        self._moved.pop(url, None)
         try:
             answer = await self._get(url, 0, buffer, note, attempt)
             if answer.head.status == 416:

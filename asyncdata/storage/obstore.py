@@ -35,7 +35,7 @@ from asyncdata.options import TimeoutOptions
 from asyncdata.storage import fsspec
 from asyncdata.storage.attempt import Attempt, ReadLimits
 from asyncdata.storage.changed import object_changed, object_deleted, object_resized
-from asyncdata.storage.cloud_options import GS, S3, SPELLINGS, StoreConfig, fsspec_options, store_config
+from asyncdata.storage.cloud_options import AZURE, GS, S3, SPELLINGS, StoreConfig, fsspec_options, store_config
 from asyncdata.storage.failures import (
     FailureCause,
     ReadFailedError,
@@ -51,6 +51,8 @@ from asyncdata.storage.urls import scheme_of, split_bucket
 from asyncdata.types import ObjectInfo
 
 _STATUS: Final = re.compile(r"non-2xx status code: (\d{3})\b")
+_ACCOUNT_KEYS: Final = frozenset({"account_name", "azure_storage_account_name"})
+"""obstore's two names of one key."""
 _LONGEST: Final = 300
 _PIECE_BYTES: Final = 512 << 10
 """So many bytes come out of obstore's memory at a time; a read that breaks off goes on behind the last of them."""
@@ -116,16 +118,21 @@ def _opener(scheme: str, options: StoreConfig) -> Callable[[str], Any]:
 
     def open_store(bucket: str) -> Any:
         config = dict(options.config)
+        # abfs://container@account.dfs.core.windows.net/name
+        container, _, host = bucket.partition("@") if scheme in AZURE else (bucket, "", "")
+        if host:
+            named = host.partition(".")[0]
+            given = next((str(value) for key, value in config.items() if key.lower() in _ACCOUNT_KEYS), None)
+            if given is not None and given.lower() != named.lower():
+                raise UnsupportedURLError(f"the URL names the account {named!r}, and the storage options another one")
+            if given is None:
+                config["account_name"] = named
         arguments: dict[str, Any] = {"client_options": options.client, "retry_config": retries}
         try:
             if scheme in GS:
                 return obstore.store.GCSStore(bucket, config=config, **arguments)  # type: ignore[arg-type]  # a dict
             if scheme in S3:
                 return obstore.store.S3Store(bucket, config=config, **arguments)  # type: ignore[arg-type]  # a dict
-            # abfs://container@account.dfs.core.windows.net/name
-            container, _, host = bucket.partition("@")
-            if host:
-                config.setdefault("account_name", host.partition(".")[0])
             return obstore.store.AzureStore(container, config=config, **arguments)  # type: ignore[arg-type]  # a dict
         except Exception as error:  # noqa: BLE001 -- whatever it is, its text may hold secrets
             if scheme not in GS + S3 and not any("account_name" in key.lower() for key in config):

@@ -6,7 +6,7 @@ import base64
 import os
 import re
 from typing import Final, NamedTuple
-from urllib.parse import quote, unquote_to_bytes, urljoin, urlsplit, urlunsplit
+from urllib.parse import quote, unquote_to_bytes, urljoin, urlsplit
 
 from asyncdata.errors import StorageError, UnsupportedURLError
 
@@ -26,7 +26,7 @@ _NOT_ASCII: Final = re.compile(r"[\x80-\xff]")
 
 
 def scheme_of(url: str) -> str:
-    """The scheme in lower case; ``file`` for a plain path. Chained fsspec URLs keep their whole chain.
+    """The scheme in lower case; ``file`` for a plain path and ``local://``. Chained fsspec URLs keep their whole chain.
 
     Raises:
         UnsupportedURLError: One slash follows a known scheme, or the URL has characters that no store can be asked for.
@@ -44,7 +44,8 @@ def scheme_of(url: str) -> str:
 def _written_scheme(url: str) -> str:
     found = _SCHEME.match(url)
     if found is not None:
-        return found[1].lower()
+        scheme = found[1].lower()
+        return "file" if scheme == "local" else scheme
     if "::" in url.split("/", 1)[0]:
         return url.split("://", 1)[0].lower()
     if (single := _ONE_SLASH.match(url)) is not None:
@@ -118,7 +119,8 @@ def parse_http_url(url: str) -> tuple[Origin, str]:
         raise UnsupportedURLError("nothing can be reached at port 0", url=url)
     tls = parts.scheme == "https"
     # Quotes characters that are not allowed in a request line; characters that are already quoted stay.
-    target = urlunsplit(("", "", parts.path or "/", parts.query, ""))
+    # Not by `urlunsplit`, which puts two more slashes before a path that begins with two (from Python 3.12.4 on).
+    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     if not _PRINTABLE_TARGET.fullmatch(target):
         try:
             target = quote(target, safe="/?&=%:@!$'()*+,;~-._[]")

@@ -169,6 +169,27 @@ async def test_a_place_that_was_remembered_and_is_gone_is_looked_up_anew() -> No
             await fetcher.aclose()
 
 
+async def test_a_url_is_opened_where_it_leads_now() -> None:
+    """A redirect is remembered for the ranges of what was opened, not for whoever opens the URL next."""
+    latest = "one"
+
+    async def moving(request: Request, peer: Peer) -> None:
+        name = request.target.removeprefix("/")
+        if name == "latest":
+            await peer.send(f"HTTP/1.1 302 F\r\nLocation: /{latest}\r\nContent-Length: 0\r\n\r\n".encode())
+        else:
+            head, body = ranged(request, extra=f'ETag: "{name}"\r\n')
+            await peer.send(head + body)
+
+    async with RawServer(moving) as server:
+        fetcher = fetcher_of()
+        old, _ = await fetcher.open_read(f"{server.url}/latest", memoryview(bytearray(10)))
+        latest = "two"
+        new, _ = await fetcher.open_read(f"{server.url}/latest", memoryview(bytearray(10)))
+        assert (old.version, new.version) == ('"one"', '"two"')
+        await fetcher.aclose()
+
+
 async def test_a_url_that_leads_elsewhere_by_now_is_read_there() -> None:
     """``latest`` is another object than yesterday: what was remembered of it is no reason to call it changed."""
     latest = "one"
@@ -359,7 +380,7 @@ async def test_a_server_may_say_when_to_come_again() -> None:
     async with RawServer(busy) as server:
         fetcher = fetcher_of()
         info = ObjectInfo(url=f"{server.url}/o", size=len(DATA))
-        with pytest.raises(TransientStorageError, match="429") as caught:
+        with pytest.raises(TransientStorageError, match="429; it asks to wait 3600 s, longer") as caught:
             await fetcher.read(info, 0, memoryview(bytearray(10)))
         assert (caught.value.attempts, caught.value.retry_after_s) == (1, 3600)
         await fetcher.aclose()
@@ -584,6 +605,16 @@ async def test_errors_do_not_show_signatures() -> None:
             assert "hush" not in str(caught.value)
             assert "/o?X-Goog-Signature=" in str(caught.value)
         await fetcher.aclose()
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "nowhere.invalid:3128"])
+async def test_a_proxy_that_cannot_be_reached_is_called_one(address: str) -> None:
+    """Its address alone would not be recognised, because it may come from the environment."""
+    fetcher = fetcher_of(proxy=f"http://me:hush@{address}")
+    with pytest.raises(StorageError, match=f"cannot connect to the proxy {address}: ") as caught:
+        await fetcher.open_read("http://far.invalid/o", memoryview(bytearray(9)))
+    assert "hush" not in str(caught.value)
+    await fetcher.aclose()
 
 
 async def test_a_proxy_reads_by_aiohttp_and_fails_like_the_range_client() -> None:

@@ -347,6 +347,17 @@ def test_an_azure_url_may_name_the_account() -> None:
     assert (store.config["account_name"], store.config["container_name"]) == ("acc", "c")
 
 
+@pytest.mark.parametrize("options", [{"account_name": "acc"}, {"config": {"azure_storage_account_name": "acc"}}])
+async def test_the_account_of_an_azure_url_and_of_the_options_must_be_one(options: dict[str, Any]) -> None:
+    """The container of that name in another account is not what was asked for."""
+    reader, _ = opened("abfs://c@acc.dfs.core.windows.net/", {"account_key": "aGVsbG8=", **options})
+    assert isinstance(reader, ObstoreReader)
+    store, _ = reader.place("abfs://c@acc.dfs.core.windows.net/a")
+    assert "acc" in store.config.values()
+    with pytest.raises(UnsupportedURLError, match="the URL names the account 'other', and the storage options another"):
+        await reader.stat("abfs://c@other.dfs.core.windows.net/a")
+
+
 def test_a_time_limit_is_transient() -> None:
     """The type is all that counts."""
     assert isinstance(typed_error(TimeoutError(), "s3://b/x"), TransientStorageError)

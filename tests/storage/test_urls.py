@@ -24,6 +24,8 @@ from asyncdata.storage.urls import (
         ("/a/b", "file"),
         ("a/b", "file"),
         ("file:///a", "file"),
+        ("local:///a", "file"),
+        ("local:a", "file"),
         ("s3+x://b", "s3+x"),
         ("a:b/c", "file"),
         ("simplecache::gs://b/o", "simplecache::gs"),
@@ -61,6 +63,7 @@ def test_http_urls() -> None:
     assert parse_http_url("https://h:8443") == (Origin("h", 8443, True), "/")
     assert parse_http_url("http://[::1]:80/a b/ä") == (Origin("::1", 80, False), "/a%20b/%C3%A4")
     assert parse_http_url("http://h/a%20b") == (Origin("h", 80, False), "/a%20b")
+    assert parse_http_url("http://h//a///b?c") == (Origin("h", 80, False), "//a///b?c")
     assert Origin("::1", 80, False).authority == "[::1]"
     assert Origin("h", 80, True).authority == "h:80"
     assert parse_http_url("http://a.b.:80/") == (Origin("a.b.", 80, False), "/")

@@ -259,7 +259,7 @@ class GcsReader:
                 self._tokens.accepted()
         except StorageError as error:
             raise locate(error, info, start) from None
-        return answer
+        return answer if not answer.aside else answer._replace(aside=_without_token(answer.aside, token))
 
     async def _ask(
         self, url: str, subject: str, tokens: Tokens | None = None, data: bytes | None = None
@@ -283,7 +283,7 @@ class GcsReader:
     async def _ask_once(self, url: str, token: Token, data: bytes | None) -> tuple[int, Mapping[str, str], bytes]:
         headers = {"Authorization": token.header} if token.header else {}
         head, body = await self._bodies.ask("GET" if data is None else "POST", url, headers, data=data)
-        return head.status, head.headers, body
+        return head.status, head.headers, body if head.status == 200 else _without_token(body, token)
 
     async def _changed(self, info: ObjectInfo, start: int) -> StorageError:
         """What became of a generation that cannot be read any more."""
@@ -314,3 +314,9 @@ def _check_and_note(
 
 def _with_token(token: Token) -> tuple[tuple[str, str], ...]:
     return (*requests.BODY_HEADERS, ("Authorization", token.header))
+
+
+def _without_token(text: bytes, token: Token) -> bytes:
+    """What a server says about a refusal; some servers, and programs before them, repeat what they were sent."""
+    secret = token.header.rpartition(" ")[2].encode()
+    return text.replace(secret, "…".encode()) if secret else text

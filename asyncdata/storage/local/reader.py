@@ -132,11 +132,8 @@ def _stat(url: str) -> ObjectInfo:
 
 
 def _glob(pattern: str) -> list[ObjectInfo]:
-    lead = ""
-    text = pattern
-    if pattern.lower().startswith("file:"):
-        path = path_of(pattern)
-        lead, text = pattern[: len(pattern) - len(path)] if pattern.endswith(path) else "file://", path
+    text = path_of(pattern)
+    lead = pattern[: len(pattern) - len(text)] if pattern.endswith(text) else "file://"
     found: dict[str, ObjectInfo] = {}
     try:
         for item in compile_glob(text):

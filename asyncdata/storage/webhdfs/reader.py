@@ -14,6 +14,7 @@ have arrived, and accepts them only if it is unchanged.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -26,7 +27,7 @@ from asyncdata.storage.failures import FailureCause, ReadFailedError, locate, re
 from asyncdata.storage.fallback import Why
 from asyncdata.storage.globs import compile_glob
 from asyncdata.storage.hdfs.tree import Entry, Questions, find_files
-from asyncdata.storage.http1.connection import Answer
+from asyncdata.storage.http1.connection import Accept, Answer
 from asyncdata.storage.http1.head import ResponseHead
 from asyncdata.storage.http1.tls import make_tls_context, verifies_tls
 from asyncdata.storage.reader import ReaderSpec
@@ -155,14 +156,15 @@ class WebHdfsReader:
             place = parse_url(info.url)
             if info.size >= 0 and start + len(buffer) > info.size:
                 raise StorageError(f"the file ends at {info.size}")
-            answer = await self._open(place, start, buffer, attempt)
-            filled = answer.filled
-            if filled == len(buffer) and info.version is not None:
+            accept = functools.partial(_accept, info=info, start=start, length=len(buffer))
+            answer = await self._open(place, start, buffer, accept, attempt)
+            if answer.filled < len(buffer):
+                # Broken off, or a page about the file: nothing of it is kept.
+                raise _not_the_range(answer.filled, start, len(buffer))
+            if info.version is not None:
                 # The last byte is asked for again where this fails, so that the next attempt ends with a look as well.
-                filled -= 1
+                filled = len(buffer) - 1
                 await self._check(info, place)
-            elif filled < len(buffer):
-                raise read_failed(f"the server sent {filled} of {len(buffer)} bytes", FailureCause.SHORT_BODY)
         except StorageError as error:
             raise locate(await self._explain(error, info, filled), info, start) from None
         return len(buffer)
@@ -183,18 +185,25 @@ class WebHdfsReader:
         """Closes every connection."""
         await self._bodies.aclose()
 
-    async def _open(self, place: NameNodePath, start: int, buffer: memoryview, attempt: Attempt | None) -> Answer:
-        """The bytes ``[start, start + len(buffer))``, or fewer at the end of the file."""
+    async def _open(
+        self, place: NameNodePath, start: int, buffer: memoryview, accept: Accept, attempt: Attempt | None
+    ) -> Answer:
+        """The bytes ``[start, start + len(buffer))``, or fewer of an answer without a length."""
         parameters = {"offset": start, "length": len(buffer)}
-        answer = await self._follow(place, parameters, buffer, attempt)
+        answer = await self._follow(place, parameters, buffer, accept, attempt)
         if answer.head.status in {401, 403} and self._callers.renew():
-            answer = await self._follow(place, parameters, buffer, attempt)
+            answer = await self._follow(place, parameters, buffer, accept, attempt)
         if answer.head.status not in {200, 206}:
             raise answer_error(answer.head.status, answer.aside, self._callers.current())
         return answer
 
     async def _follow(
-        self, place: NameNodePath, parameters: dict[str, int], buffer: memoryview, attempt: Attempt | None
+        self,
+        place: NameNodePath,
+        parameters: dict[str, int],
+        buffer: memoryview,
+        accept: Accept,
+        attempt: Attempt | None,
     ) -> Answer:
         url = build_url(place, "OPEN", self._callers.current(), parameters)
         for _ in range(MAX_REDIRECTS):
@@ -204,7 +213,7 @@ class WebHdfsReader:
                 _HEADERS,
                 start=0,
                 buffer=buffer,
-                accept=_accept,
+                accept=accept,
                 skip_allowed=True,
                 size=len(buffer),
                 attempt=attempt,
@@ -277,5 +286,20 @@ class WebHdfsReader:
         return error
 
 
-def _accept(head: ResponseHead) -> None:
-    """Accepts any response, because its status shows whether it is a body of the file."""
+def _accept(head: ResponseHead, *, info: ObjectInfo, start: int, length: int) -> None:
+    """Refuses a body whose length shows that it is not the range: it comes from something on the way, as a page does.
+
+    Some gateways know no ``length`` and send everything up to the end of the file.
+
+    Raises:
+        ReadFailedError: It is neither the range nor everything behind its beginning.
+    """
+    told = head.object_size
+    if told not in {None, length, info.size - start}:
+        raise _not_the_range(told, start, length)
+
+
+def _not_the_range(sent: int | None, start: int, length: int) -> ReadFailedError:
+    return read_failed(
+        f"the server answered with {sent} bytes to a request for {length} bytes from {start}", FailureCause.SHORT_BODY
+    )

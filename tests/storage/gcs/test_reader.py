@@ -223,6 +223,33 @@ async def test_a_token_the_server_refuses_is_renewed_once(tmp_path: Path) -> Non
         await fetcher.aclose()
 
 
+@pytest.mark.parametrize("status", [401, 403, 404])
+async def test_a_server_that_repeats_the_token_does_not_make_it_known(status: int, tmp_path: Path) -> None:
+    """A refusal says what the server says, but for the token in it; for reads and for metadata."""
+
+    async def repeating(request: Request, peer: Peer) -> None:
+        if request.line.startswith("POST /token"):
+            await peer.reader.readexactly(int(request.header("content-length") or 0))
+            body = json.dumps({"access_token": "ya29.hush", "expires_in": 3600}).encode()
+            await peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+        else:
+            body = f"refused: {request.header('authorization')} tried it".encode()
+            await peer.send(b"HTTP/1.1 %d No\r\nContent-Length: %d\r\n\r\n%s" % (status, len(body), body))
+
+    async with RawServer(repeating) as server:
+        token = service_account(tmp_path, f"{server.url}/token")
+        fetcher = fetcher_of(server.url, token=token)
+        for attempt in (
+            fetcher.open_read(INFO.url, memoryview(bytearray(10))),
+            fetcher.stat(INFO.url),
+            fetcher.glob(INFO.url + "*"),
+        ):
+            with pytest.raises(StorageError, match="refused: Bearer … tried it") as caught:
+                await attempt
+            assert "hush" not in repr(caught.value.__dict__)
+        await fetcher.aclose()
+
+
 async def test_a_token_that_ends_is_renewed_for_metadata_too(tmp_path: Path) -> None:
     """A listing and a look at an object are asked for once more with a new token; nothing counts as failed."""
     async with FakeGCS(buckets=["bucket"]) as server:

@@ -30,8 +30,11 @@ def test_paths_and_file_urls() -> None:
     assert path_of("file:///a/b") == "/a/b"
     assert path_of("file://localhost/a/b") == "/a/b"
     assert path_of("file:///a%20b") == "/a b"
-    with pytest.raises(UnsupportedURLError):
-        path_of("file://elsewhere/a")
+    assert path_of("local:///a%20b") == "/a b"
+    assert path_of("local:a") == "local:a"
+    for elsewhere in ("file://elsewhere/a", "local://elsewhere/a"):
+        with pytest.raises(UnsupportedURLError):
+            path_of(elsewhere)
 
 
 async def test_a_file_that_is_written_to_is_noticed(tmp_path: Path) -> None:
@@ -217,7 +220,7 @@ async def test_relative_paths_come_back_as_they_were_written(tmp_path: Path, mon
     await reader.aclose()
 
 
-@pytest.mark.parametrize("lead", ["file:", "file://", "file://localhost", "FILE:"])
+@pytest.mark.parametrize("lead", ["file:", "file://", "file://localhost", "FILE:", "local://", "LOCAL://"])
 async def test_urls_come_back_as_they_were_written(tmp_path: Path, lead: str) -> None:
     """One slash means the same as three, in patterns as in names; what is listed can be read."""
     (tmp_path / "x.rec").write_bytes(b"1")

@@ -159,13 +159,71 @@ async def test_a_body_that_ends_early_is_resumed() -> None:
 
     async def half(request: web.Request) -> web.StreamResponse:
         body = wanted(request)
-        return web.Response(body=body[: max(1, len(body) // 2)])
+        response = web.StreamResponse(headers={"Content-Length": str(len(body))})
+        await response.prepare(request)
+        await response.write(body[: max(1, len(body) // 2)])
+        response.force_close()
+        return response
 
     server.open = half
     async with served(server) as address, fetching(attempts=20) as fetcher:
         assert await read(fetcher, f"webhdfs://{address}/x", 100, 1000) == DATA[100:1100]
         asked = [int(query["offset"]) for query in server.queries if query["op"] == "OPEN"]
         assert asked == sorted(set(asked))
+
+
+PAGE = b"<html><title>Busy, try again</title></html>"
+
+
+async def page(request: web.Request) -> web.StreamResponse:
+    """What a gateway says to browsers, with a status of success."""
+    return web.Response(body=PAGE)
+
+
+async def chunked_page(request: web.Request) -> web.StreamResponse:
+    """The same, without a length."""
+    response = web.StreamResponse()
+    response.enable_chunked_encoding()
+    await response.prepare(request)
+    await response.write(PAGE)
+    return response
+
+
+async def broken_page(request: web.Request) -> web.StreamResponse:
+    """A page that breaks off."""
+    response = web.StreamResponse(headers={"Content-Length": str(2 * len(PAGE))})
+    await response.prepare(request)
+    await response.write(PAGE)
+    response.force_close()
+    return response
+
+
+async def whole(request: web.Request) -> web.StreamResponse:
+    """Ignores the offset, too: the place that it was redirected to is a plain file."""
+    return web.Response(body=DATA)
+
+
+async def part_of_the_whole(request: web.Request) -> web.StreamResponse:
+    """A plain file by a server with ranges, for which the Range header alone counts."""
+    body = DATA[: int(request.query["length"])]
+    headers = {"Content-Range": f"bytes 0-{len(body) - 1}/{len(DATA)}"}
+    return web.Response(status=206, body=body, headers=headers)
+
+
+@pytest.mark.parametrize("answer", [page, chunked_page, broken_page, whole, part_of_the_whole])
+async def test_a_body_that_is_not_the_range_is_no_part_of_it(answer: Handler) -> None:
+    """Its length tells. Nothing of it is kept, and another attempt is made."""
+    server = Server()
+
+    async def at_first(request: web.Request) -> web.StreamResponse:
+        opened = sum(query["op"] == "OPEN" for query in server.queries)
+        # Twice, because one attempt may ask by both clients.
+        return await answer(request) if opened <= 2 else web.Response(body=wanted(request))
+
+    server.open = at_first
+    async with served(server) as address, fetching(attempts=3) as fetcher:
+        assert await read(fetcher, f"webhdfs://{address}/x", 100, 1000) == DATA[100:1100]
+        assert {query["offset"] for query in server.queries if query["op"] == "OPEN"} == {"100"}
 
 
 async def test_a_change_during_the_read_is_noticed_after_it() -> None:
