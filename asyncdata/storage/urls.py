@@ -119,7 +119,7 @@ def parse_http_url(url: str) -> tuple[Origin, str]:
         raise UnsupportedURLError("nothing can be reached at port 0", url=url)
     tls = parts.scheme == "https"
     # Quotes characters that are not allowed in a request line; characters that are already quoted stay.
-    # Not by `urlunsplit`, which puts two more slashes before a path that begins with two (from Python 3.12.4 on).
+    # Not by `urlunsplit`, which puts two more slashes before a path that begins with two in newer versions of Python.
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     if not _PRINTABLE_TARGET.fullmatch(target):
         try:

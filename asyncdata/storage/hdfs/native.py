@@ -33,7 +33,7 @@ from asyncdata.errors import AccessDeniedError, ObjectNotFoundError, StorageErro
 from asyncdata.options import TimeoutOptions
 from asyncdata.storage.failures import FailureCause, read_failed, without_frames
 from asyncdata.storage.hdfs.exceptions import first_line, java_error
-from asyncdata.storage.hdfs.tree import Entry
+from asyncdata.storage.hdfs.tree import FileStatus
 from asyncdata.storage.reader import option_of_names
 
 _ARGUMENTS: Final = ("config_dir", "kerberos_principal", "kerberos_keytab", "kerberos_cache")
@@ -108,7 +108,7 @@ class NativeClient:
         self._brisk_until = -1.0
         self._client = self._connect(config)
 
-    async def look(self, path: str) -> Entry:
+    async def look(self, path: str) -> FileStatus:
         """Returns what is at a path.
 
         Raises:
@@ -118,13 +118,13 @@ class NativeClient:
             async with asyncio.timeout(self._metadata_s):
                 return _entry(await self._client.get_file_info(path), path)
 
-    async def entries(self, folder: str) -> list[Entry]:
+    async def entries(self, folder: str) -> list[FileStatus]:
         """What a folder holds; of a file, the file itself.
 
         Raises:
             ObjectNotFoundError: There is none.
         """
-        found: list[Entry] = []
+        found: list[FileStatus] = []
         with _typed_errors():
             async with asyncio.timeout(self._metadata_s) as limit:
                 async for status in self._client.list_status(folder):
@@ -268,8 +268,8 @@ def _configured(folder: str | None, file: str, key: str) -> str | None:
     return next((item.findtext("value") for item in properties if item.findtext("name", "").strip() == key), None)
 
 
-def _entry(status: Any, path: str) -> Entry:
-    return Entry(
+def _entry(status: Any, path: str) -> FileStatus:
+    return FileStatus(
         path=path,
         is_folder=bool(status.isdir),
         size=int(status.length),

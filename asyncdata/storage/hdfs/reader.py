@@ -28,7 +28,7 @@ from asyncdata.storage.failures import FailureCause, ReadFailedError, locate
 from asyncdata.storage.globs import compile_glob
 from asyncdata.storage.hdfs.native import NativeClient, NativeFile
 from asyncdata.storage.hdfs.pieces import PieceLength, PiecewiseRead
-from asyncdata.storage.hdfs.tree import Entry, Questions, find_files
+from asyncdata.storage.hdfs.tree import FileStatus, Questions, find_files
 from asyncdata.storage.reader import ReaderSpec
 from asyncdata.types import ObjectInfo
 
@@ -202,13 +202,13 @@ class _Looker:
     def __init__(self, client: NativeClient) -> None:
         self._client = client
 
-    async def look(self, path: str) -> Entry | None:
+    async def look(self, path: str) -> FileStatus | None:
         try:
             return await self._client.look(path)
         except ObjectNotFoundError:
             return None
 
-    async def entries(self, folder: str) -> list[Entry]:
+    async def entries(self, folder: str) -> list[FileStatus]:
         try:
             found = await self._client.entries(folder)
         except ObjectNotFoundError:

@@ -20,7 +20,7 @@ _WILDCARD: Final = re.compile(r"[*?[]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class FileStatus:
     """A file or a folder.
 
     Attributes:
@@ -45,11 +45,11 @@ class Questions:
         entries: What a folder holds; nothing where there is no such folder.
     """
 
-    look: Callable[[str], Awaitable[Entry | None]]
-    entries: Callable[[str], Awaitable[list[Entry]]]
+    look: Callable[[str], Awaitable[FileStatus | None]]
+    entries: Callable[[str], Awaitable[list[FileStatus]]]
 
 
-async def find_files(pattern: GlobPattern, ask: Questions) -> list[Entry]:
+async def find_files(pattern: GlobPattern, ask: Questions) -> list[FileStatus]:
     """The files whose absolute path matches, in no particular order."""
     segments = [segment for segment in pattern.text.split("/") if segment]
     folders = [""]
@@ -81,8 +81,8 @@ async def find_files(pattern: GlobPattern, ask: Questions) -> list[Entry]:
     return []
 
 
-async def _files_below(folder: str, ask: Questions) -> list[Entry]:
-    found: list[Entry] = []
+async def _files_below(folder: str, ask: Questions) -> list[FileStatus]:
+    found: list[FileStatus] = []
     folders = [folder]
     while folders:
         listed = await _each(folders, lambda folder: ask.entries(folder or "/"))

@@ -26,7 +26,7 @@ from asyncdata.storage.changed import object_changed, object_deleted, object_res
 from asyncdata.storage.failures import FailureCause, ReadFailedError, locate, read_failed
 from asyncdata.storage.fallback import Why
 from asyncdata.storage.globs import compile_glob
-from asyncdata.storage.hdfs.tree import Entry, Questions, find_files
+from asyncdata.storage.hdfs.tree import FileStatus, Questions, find_files
 from asyncdata.storage.http1.connection import Accept, Answer
 from asyncdata.storage.http1.head import ResponseHead
 from asyncdata.storage.http1.tls import make_tls_context, verifies_tls
@@ -226,16 +226,16 @@ class WebHdfsReader:
                 attempt.first_byte_at = -1.0  # that was the NameNode's; the body's is the DataNode's
         raise StorageError("too many redirects")
 
-    async def _look(self, place: NameNodePath) -> Entry:
+    async def _look(self, place: NameNodePath) -> FileStatus:
         return parse_status(await self._ask(place, "GETFILESTATUS"), place.path)
 
-    async def _look_or_none(self, place: NameNodePath) -> Entry | None:
+    async def _look_or_none(self, place: NameNodePath) -> FileStatus | None:
         try:
             return await self._look(place)
         except ObjectNotFoundError:
             return None
 
-    async def _entries(self, place: NameNodePath) -> list[Entry]:
+    async def _entries(self, place: NameNodePath) -> list[FileStatus]:
         try:
             return parse_listing(await self._ask(place, "LISTSTATUS"), place.path)
         except ObjectNotFoundError:

@@ -15,7 +15,7 @@ from urllib.parse import quote, urlencode, urlsplit
 from asyncdata.errors import ObjectNotFoundError, StorageError, UnsupportedURLError
 from asyncdata.storage.failures import FailureCause, read_failed
 from asyncdata.storage.hdfs.exceptions import java_error
-from asyncdata.storage.hdfs.tree import Entry
+from asyncdata.storage.hdfs.tree import FileStatus
 from asyncdata.storage.statuses import shorten, status_error
 from asyncdata.storage.urls import join_location
 
@@ -88,7 +88,7 @@ def follow(url: str, location: str) -> str:
     return given._replace(fragment="").geturl()
 
 
-def parse_status(body: bytes, path: str) -> Entry:
+def parse_status(body: bytes, path: str) -> FileStatus:
     """The answer to GETFILESTATUS."""
     entry = _entry(_field(_json(body), "FileStatus"), path)
     if entry is None:
@@ -96,7 +96,7 @@ def parse_status(body: bytes, path: str) -> Entry:
     return entry
 
 
-def parse_listing(body: bytes, folder: str) -> list[Entry]:
+def parse_listing(body: bytes, folder: str) -> list[FileStatus]:
     """The answer to LISTSTATUS; empty for a file, whose listing is itself. Symbolic links are left out."""
     statuses = _field(_field(_json(body), "FileStatuses"), "FileStatus")
     if not isinstance(statuses, list):
@@ -133,7 +133,7 @@ def _without(text: str, caller: Caller) -> str:
     return text
 
 
-def _entry(status: Any, path: str) -> Entry | None:
+def _entry(status: Any, path: str) -> FileStatus | None:
     """A file or a folder; None for a symbolic link."""
     kind, size, changed = _field(status, "type"), _field(status, "length"), _field(status, "modificationTime")
     if kind not in ("FILE", "DIRECTORY", "SYMLINK") or not _is_count(size) or not isinstance(changed, int):
@@ -143,7 +143,7 @@ def _entry(status: Any, path: str) -> Entry | None:
     version = f"{changed}-{size}" + (f"-{inode}" if _is_count(inode) else "")
     if kind == "SYMLINK":
         return None
-    return Entry(path=path, is_folder=kind == "DIRECTORY", size=size, version=version)
+    return FileStatus(path=path, is_folder=kind == "DIRECTORY", size=size, version=version)
 
 
 def _is_count(value: object) -> bool:

@@ -11,7 +11,7 @@ from asyncdata.storage.attempt import Attempt
 from asyncdata.storage.failures import FailureCause, ReadFailedError
 from asyncdata.storage.hdfs.native import NativeFile
 from asyncdata.storage.hdfs.reader import HdfsReader
-from asyncdata.storage.hdfs.tree import Entry
+from asyncdata.storage.hdfs.tree import FileStatus
 from asyncdata.storage.reader import ReaderSpec
 from asyncdata.types import ObjectInfo
 
@@ -36,9 +36,9 @@ class Cluster:
 
     prefers_brisk = False
 
-    async def look(self, path: str) -> Entry:
+    async def look(self, path: str) -> FileStatus:
         """The file."""
-        return Entry(path=path, is_folder=False, size=len(DATA), version="7-10240")
+        return FileStatus(path=path, is_folder=False, size=len(DATA), version="7-10240")
 
     async def open(self, path: str, *, brisk: bool) -> NativeFile:
         """Its blocks."""
