@@ -5,7 +5,8 @@ is read before the decoder runs, so an image that declares too many pixels costs
 channels in the order RGB(A), not rotated by EXIF (as in ``tf.io.decode_image``); a damaged or truncated image, or one
 of another format, raises a ``CorruptRecordError`` that says what its bytes look like.
 
-JPEG pixels equal those of TensorFlow's accurate DCT. TensorFlow's default, the fast DCT, differs by a few units.
+JPEG pixels equal those of TensorFlow's accurate DCT. TensorFlow's default, the fast DCT, differs by a few units. Images
+in CMYK are rounded in another way, by at most 2 units.
 """
 
 from __future__ import annotations

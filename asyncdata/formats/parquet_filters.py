@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
+import numpy as np
+
 from asyncdata import arguments
 
 Condition: TypeAlias = tuple[str, str, Any]
@@ -94,7 +96,7 @@ def may_pass(filters: Filters, bounds: Mapping[str, Bounds | None]) -> bool:
 
 
 def _may_hold(operator: str, value: Any, bounds: Bounds | None) -> bool:
-    if bounds is None or operator in ("!=", "not in") or (operator == "in" and None in value):
+    if bounds is None or operator in ("!=", "not in") or (operator == "in" and any(map(_is_outside, value))):
         return True
     if bounds.all_null:
         return False
@@ -104,6 +106,11 @@ def _may_hold(operator: str, value: Any, bounds: Bounds | None) -> bool:
         return bool(_TESTS[operator](value, bounds))
     except TypeError:
         return True
+
+
+def _is_outside(value: Any) -> bool:
+    """Whether it is None or NaN, of which the bounds of a column say nothing."""
+    return value is None or (isinstance(value, float | np.floating) and bool(np.isnan(value)))
 
 
 _TESTS: Final[dict[str, Callable[[Any, Bounds], Any]]] = {

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import datetime
+import math
 from typing import Any
 
+import numpy as np
 import pytest
 
 from asyncdata.formats.parquet_filters import Bounds, checked_filters, columns_of, may_pass
@@ -33,6 +35,9 @@ KNOWN = {
         (("x", "in", [1, 9]), False),
         (("x", "in", [1, 5]), True),
         (("x", "in", []), False),
+        (("x", "in", [1, None]), True),
+        (("x", "in", [1, math.nan]), True),
+        (("x", "in", [np.float32("nan")]), True),
         (("x", "not in", [3, 4, 5, 6, 7]), True),
         (("x", "==", "text"), True),
         (("x", "<", datetime.date(2020, 1, 1)), True),

@@ -15,6 +15,7 @@ reads every valid record, words all errors, and is the reference for testing the
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
@@ -221,7 +222,10 @@ def decode(data: Data, place: Place, wanted: Wanted, views: memoryview | None) -
         single = _one_int64(data, position, end) if one else None
         return _shaped(_int64_list(data, position, end), wanted) if single is None else single
     if one and end - position == 6 and data[position] == 0x0A and data[position + 1] == 4:
-        return np.float32(_float_at(data, position + 2)[0])
+        number = _float_at(data, position + 2)[0]
+        # On the way through a double a NaN may lose a bit.
+        if not math.isnan(number):
+            return np.float32(number)
     return _shaped(_float_list(data, position, end), wanted)
 
 

@@ -63,7 +63,7 @@ def serialize_example(features: Mapping[str, Any]) -> bytes:
             None or an empty list for a feature without a value. An empty array keeps its kind.
 
     Raises:
-        TypeError: A value has none of these types, or is a list of texts and numbers.
+        TypeError: A value has none of these types, has a mask, or is a list of texts and numbers.
         OverflowError: An integer does not fit an int64.
         ValueError: A text has surrogates, which UTF-8 cannot express.
     """
@@ -186,6 +186,7 @@ def _list_feature(values: Sequence[Any]) -> _Message:
 def _any_feature(value: Any) -> _Message:
     if value is None:
         return _EMPTY
+    _refuse_masks(value if isinstance(value, list | tuple) else (value,))
     if isinstance(value, np.ndarray | np.generic) and value.dtype.kind not in "SUO":
         return _numbers(value.ravel())
     if isinstance(value, str | bytes | bytearray | memoryview):
@@ -195,10 +196,24 @@ def _any_feature(value: Any) -> _Message:
             return _EMPTY
         if isinstance(value[0], str | bytes | bytearray | memoryview):
             return _strings([_encoded(item, "bytes or str like the first item") for item in value])
+    return _array_feature(value)
+
+
+def _refuse_masks(values: Sequence[Any]) -> None:
+    if any(isinstance(value, np.ma.MaskedArray) for value in values):
+        raise TypeError(
+            "a feature would lose the mask of a masked array: give array.filled(value), or array.compressed()"
+        )
+
+
+def _array_feature(value: Any) -> _Message:
+    """Of lists of several types, lists of lists, and whatever else numpy makes an array of."""
     try:
         array = np.asarray(value)
     except ValueError:
         raise TypeError("a list of lists of different lengths, or of lists among values; give one flat list") from None
+    if not array.size and array.dtype == np.float64 and isinstance(value, list | tuple):
+        return _EMPTY  # Lists of no values: floats only to numpy.
     if array.dtype.kind in "SUO" or (array.dtype.kind == "f" and not isinstance(value, float)):
         # The items themselves: numpy casts mixed lists to one type, and cuts zero bytes off the end of strings.
         items = np.asarray(value, object).ravel().tolist()

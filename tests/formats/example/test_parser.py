@@ -296,6 +296,17 @@ def test_parsers_travel_to_other_processes() -> None:
     assert repr(again) == "parse_example(a, b)"
 
 
+@pytest.mark.parametrize("bits", [0x7F800001, 0xFFC12345, 0x80000000, 0x00000001])
+def test_floats_keep_their_bits(bits: int) -> None:
+    """Those of a NaN too, in one record, in a few and in many."""
+    value = np.array([bits], np.uint32).view(np.float32)
+    record = serialize_example({"x": value})
+    parse = parse_example({"x": FixedLenFeature((), float)})
+    assert parse(record)["x"].view(np.uint32) == bits
+    for count in (2, 100):
+        assert parse([record] * count)["x"].view(np.uint32).tolist() == [bits] * count
+
+
 def test_two_names_may_share_a_key() -> None:
     """A RaggedFeature's value_key may be another feature's key; both get the values."""
     parse = parse_example({"a": INT, "b": RaggedFeature(int, value_key="a")})

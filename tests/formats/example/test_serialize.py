@@ -211,6 +211,23 @@ def test_a_payload_is_written_once(value: Any) -> None:
     assert len(record) <= peak < len(record) + (64 << 10)  # what other threads take meanwhile is counted, too
 
 
+@pytest.mark.parametrize("dtype", [np.int64, np.float32, "S1"])
+@pytest.mark.parametrize("count", [1, 100])
+def test_masked_arrays_are_refused(dtype: Any, count: int) -> None:
+    """What lies under a mask is no value of the feature."""
+    masked = np.ma.array(np.zeros(count, dtype), mask=True)
+    for value in (masked, [masked], [masked, masked]):
+        with pytest.raises(TypeError, match=r"^feature 'x': .* lose the mask .* array.filled"):
+            serialize_example({"x": value})
+
+
+@pytest.mark.parametrize("value", [[[]], [[], []], ([],), [[[]]]])
+def test_lists_of_no_values_are_no_value(value: Any) -> None:
+    """They are flattened like others, and so have no kind; an empty array has one."""
+    assert serialize_example({"x": value}) == serialize_example({"x": []})
+    assert serialize_example({"x": np.array(value)}) == serialize_example({"x": np.empty(0)})
+
+
 def test_odd_views_are_written_as_their_bytes() -> None:
     """Of numbers, strided, and empty."""
     numbers = np.arange(6, dtype=np.int32).data
