@@ -18,7 +18,7 @@ from asyncdata.command_line.located_files import LocatedFile, add_file_arguments
 from asyncdata.command_line.result_printer import FAILED, FOUND, OK, ResultPrinter, size
 from asyncdata.command_line.summaries import FieldSummaries, Sizes
 from asyncdata.errors import AsyncdataError, CorruptRecordError
-from asyncdata.formats.example.contents import features_of
+from asyncdata.formats.example.scalar import features_of
 from asyncdata.formats.signatures import look_of
 from asyncdata.observe.progress import Display
 from asyncdata.options import Options

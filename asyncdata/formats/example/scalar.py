@@ -35,6 +35,7 @@ Place: TypeAlias = tuple[int, int]
 """Begin and end of a Feature message in its record."""
 
 TAG_OF_KIND: Final[Mapping[Kind, int]] = {"bytes": 0x0A, "float32": 0x12, "int64": 0x1A}
+_KINDS: Final[dict[int, Kind]] = {tag: kind for kind, tag in TAG_OF_KIND.items()}
 _FEW_BYTES: Final = 24
 """Packed lists up to here are decoded in Python, longer ones in numpy."""
 _SMALL_RECORD_BYTES: Final = 4096
@@ -312,3 +313,42 @@ def _float_list(data: Data, position: int, end: int) -> npt.NDArray[np.float32]:
     if len(items) % 5 or (items[::5] != 0x0D).any():
         raise WireError("its unpacked list of float32 is damaged")
     return items.reshape(-1, 5)[:, 1:].copy().view("<f4")[:, 0].astype(np.float32)
+
+
+def features_of(record: bytes) -> dict[str, Any]:
+    """Everything that is in an Example, for people who do not know it: no spec says what to expect.
+
+    The values of each feature: an array of numbers or of byte strings, None for a feature without a list. A
+    SequenceExample begins like an Example with its context, followed by named lists of features. Each of them is a list
+    of such values, one per step.
+
+    Raises:
+        CorruptRecordError: The record is no Example, or a name in it is no text.
+
+    Example::
+
+        >>> from asyncdata import serialize_example
+        >>> features_of(serialize_example({"label": 3}))
+        {'label': array([3])}
+    """
+    try:
+        found: dict[str, Any] = {}
+        for key, place in entries_of(record, 0x0A):
+            name = key.decode()
+            found[name] = _value_of(record, name, place)
+        for key, (begin, stop) in entries_of(record, 0x12):
+            name, steps = key.decode(), fields_with(record, begin, stop, 0x0A)
+            found[name] = [_value_of(record, name, place) for place in steps]
+    except (WireError, IndexError, UnicodeDecodeError) as error:
+        raise CorruptRecordError(f"the record is not a tf.train.Example: {words_of(error)}") from None
+    return found
+
+
+def _value_of(data: Data, name: str, place: Place) -> Any:
+    begin, stop = place
+    if begin == stop:
+        return None
+    kind = _KINDS.get(data[begin])
+    if kind is None:
+        raise WireError(f"feature {name!r} begins with byte {data[begin]:#04x}, which is not one of the three lists")
+    return decode(data, place, Wanted(name, name.encode(), kind, (), -1, 1, None), None)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import asyncdata as ad
 from asyncdata.errors import CorruptRecordError
-from asyncdata.formats.example.contents import features_of
+from asyncdata.formats.example.scalar import features_of
 
 VALUES = st.one_of(
     st.lists(st.binary(max_size=300), min_size=1),
