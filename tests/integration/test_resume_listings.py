@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import asyncdata as ad
+from asyncdata.runtime.state.document import with_checksum
 from fake_gcs import FakeGCS
 from tests.integration.shards import gs_storage, shard_bytes
 
@@ -268,7 +269,7 @@ def test_a_listing_that_is_not_there(many: ad.Dataset, tmp_path: Path) -> None:
         ad.state.load(path)
     assert caught.value.url == str(listing)
     bare["listings"][0]["digest"] = "../../etc/passwd"
-    path.write_text(json.dumps(bare), encoding="utf-8")
+    path.write_text(json.dumps(with_checksum(bare)), encoding="utf-8")
     with pytest.raises(ad.StateError, match="no digest"):
         ad.state.load(path)
 
