@@ -26,7 +26,7 @@ from asyncdata.runtime.state.description import FileCursor, StateDescription, de
 from asyncdata.runtime.state.division import split
 from asyncdata.runtime.state.document import check
 from asyncdata.runtime.state.json_codec import compressed
-from asyncdata.runtime.state.listings import digest_of, unpack
+from asyncdata.runtime.state.listings import digest_of, lines_of
 from asyncdata.storage.backends import check_storage
 from asyncdata.storage.fetch import Fetcher
 from asyncdata.storage.local.paths import path_of
@@ -112,7 +112,9 @@ def load(path_or_url: str | os.PathLike[str], options: Options | None = None) ->
     try:
         check(state)
         for part in _listings_of(state):
-            if "data" not in part:
+            if "data" in part:
+                lines_of(part)
+            else:
                 part["data"] = _read_listing(url, part.get("digest"), options)
     except StateError as error:
         error.complete(url=url)
@@ -134,10 +136,7 @@ def _listings_of(state: Mapping[str, Any]) -> list[dict[str, Any]]:
 def _long_listings(state: Mapping[str, Any]) -> Iterator[tuple[str, bytes]]:
     """Digests and lines of the listings that do not belong inside the state."""
     for part in _listings_of(state):
-        if len(part.get("data", "")) > _INSIDE:
-            body = unpack(part["data"])
-            if digest_of(body) != part.get("digest"):
-                raise StateError("the state is damaged: a listing is not the one that belongs to it")
+        if "data" in part and (body := lines_of(part)) and len(part["data"]) > _INSIDE:
             yield part["digest"], body
 
 

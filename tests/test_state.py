@@ -108,6 +108,33 @@ def test_what_is_no_state(what: str, tmp_path: Path) -> None:
     assert str(path) in str(caught.value)
 
 
+def test_a_changed_list_of_files_is_no_state(tmp_path: Path) -> None:
+    """Which files an epoch was begun with is as much a part of the state as its position."""
+    path = tmp_path / "state"
+    for number in range(3):
+        (tmp_path / f"{number}.txt").write_bytes(b"text")
+    dataset = ad.Dataset.list_files(f"{tmp_path}/*.txt", seed=1)
+    with dataset.iterator() as it:
+        next(it)
+        state = it.state_dict()
+    ad.state.save(path, state)
+    content = path.read_bytes()
+    for place in range(content.index(b'"listings"'), content.index(b'"checksum"')):
+        path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+        with pytest.raises(ad.StateError):
+            ad.state.load(path)
+    (listing,) = state["listings"]
+    changes = ({"of": "other"}, {"digest": "0" * 32}, {"data": None}, {"data": listing["data"][:-4]}, {"more": 1})
+    for wrong in ([], [listing] * 2, *([{**listing, **change}] for change in changes)):
+        with pytest.raises(ad.StateError, match="damaged"):
+            dataset.iterator(state={**state, "listings": wrong})
+        with pytest.raises(ad.StateError, match="damaged"):
+            ad.state.save(path, {**state, "listings": wrong})
+    without = {key: value for key, value in state.items() if key != "listings"}
+    with pytest.raises(ad.StateError, match="lists of files"):
+        dataset.iterator(state=without)
+
+
 def test_a_file_that_is_too_large(tmp_path: Path) -> None:
     """It is refused before it is read; so is a directory, and what is not there can be told from both."""
     path = tmp_path / "large"

@@ -22,8 +22,7 @@ from asyncdata.options import Environment
 from asyncdata.plan.label import label_of
 from asyncdata.plan.node import UNKNOWN_CARDINALITY, Node, walk
 from asyncdata.plan.sequence import Shard
-from asyncdata.plan.transformations import WithOptions
-from asyncdata.planner.cardinality import cardinality
+from asyncdata.planner.cardinality import cardinality, most
 from asyncdata.planner.fingerprint import drawn_seeds
 from asyncdata.planner.rank_shard import read_apart, shard_of, sharded
 from asyncdata.planner.sharing import readers_of
@@ -132,15 +131,9 @@ class Division:
         if mine.world > 1 and not self.shard:
             return UNKNOWN_CARDINALITY, UNKNOWN_CARDINALITY
         if mine.world == 1:
-            return (_count(plan),) * 2
+            return (cardinality(plan),) * 2
         # What one rank has more than another lies with the ranks in front.
-        return _count(sharded(plan, mine.world, 0)), _count(sharded(plan, mine.world, mine.world - 1))
-
-
-def _count(plan: Node) -> int:
-    """The cardinality, which is not known where elements that fail are left out."""
-    leaves_out = any(isinstance(node, WithOptions) and node.options.errors is not None for node in walk(plan))
-    return UNKNOWN_CARDINALITY if leaves_out else cardinality(plan)
+        return cardinality(sharded(plan, mine.world, 0)), cardinality(sharded(plan, mine.world, mine.world - 1))
 
 
 def _is_dividable(plan: Node) -> bool:
@@ -152,7 +145,7 @@ def _is_dividable(plan: Node) -> bool:
 
 def _check_parts(plan: Node, mine: Rank, begun_by: int) -> None:
     shard = next(node for node in walk(plan) if isinstance(node, Shard))
-    count = cardinality(shard.input)
+    count = most(shard.input)
     if 0 <= count < mine.world:
         raise StateError(
             f"the epoch was begun by {begun_by} ranks, which have divided the {count} elements of "

@@ -7,19 +7,38 @@ from collections.abc import Callable
 from typing import Any
 
 from asyncdata.memory.structure import flatten
+from asyncdata.plan.files import WholeFile
 from asyncdata.plan.grouping import Unbatch
-from asyncdata.plan.node import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, Node, upwards
+from asyncdata.plan.node import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, Node, upwards, walk
+from asyncdata.plan.transformations import Map, WithOptions
 from asyncdata.planner.element_spec import element_specs
 
 
 def cardinality(node: Node) -> int:
-    """The number of elements, or `INFINITE_CARDINALITY` or `UNKNOWN_CARDINALITY`."""
+    """The number of elements, or `INFINITE_CARDINALITY` or `UNKNOWN_CARDINALITY`.
+
+    How many elements an error policy leaves out is not known.
+    """
+    return _cardinality(
+        node, leaves_out=any(isinstance(each, WithOptions) and each.options.errors is not None for each in walk(node))
+    )
+
+
+def most(node: Node) -> int:
+    """The same if no element fails."""
+    return _cardinality(node, leaves_out=False)
+
+
+def _cardinality(node: Node, *, leaves_out: bool) -> int:
     specs = functools.cache(lambda: element_specs(node))
 
     def rule(each: Node, of: Callable[[Node], int]) -> int:
         if isinstance(each, Unbatch):
             return _unbatched(of(each.input), specs()[id(each.input)])
-        return each.cardinality(of)
+        count = each.cardinality(of)
+        if leaves_out and count > 0 and isinstance(each, Map | WholeFile):
+            return UNKNOWN_CARDINALITY
+        return count
 
     return upwards(node, rule)[id(node)]
 

@@ -26,7 +26,7 @@ from asyncdata.plan.transformations import (
     Shuffle,
     WithOptions,
 )
-from asyncdata.planner.cardinality import cardinality
+from asyncdata.planner.cardinality import most
 from asyncdata.planner.shards import shard_label
 
 _TREAT_ALIKE: Final = (
@@ -77,7 +77,7 @@ def sharded(node: Node, num_shards: int, index: int, *, placed_for: int | None =
     above = [node]
     while isinstance(above[-1], _TREAT_ALIKE):
         above.extend(above[-1].inputs)
-    while len(above) > 1 and 0 <= cardinality(above[-1]) < fewest:
+    while len(above) > 1 and 0 <= most(above[-1]) < fewest:
         above.pop()
     made: Node = Shard(input=above.pop(), num_shards=num_shards, index=index, apart=True)
     for each in reversed(above):

@@ -476,6 +476,8 @@ def test_a_rank_that_has_fewer_than_it_said_is_an_error() -> None:
     feed = plain(skipped.with_options(ad.Options(errors=ad.ErrorPolicy())), 0, Meeting(1), world=2)
     with pytest.raises(TypeError, match="not known in advance"):
         len(feed)
+    asserted = skipped.assert_cardinality(7).with_options(ad.Options(errors=ad.ErrorPolicy()))
+    assert len(plain(asserted, 0)) == 7
 
 
 def test_a_vote_is_only_taken_every_few_steps() -> None:

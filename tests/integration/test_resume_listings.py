@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import asyncdata as ad
+from asyncdata.runtime.state.document import with_checksum
 from fake_gcs import FakeGCS
 from tests.integration.shards import gs_storage, shard_bytes
 
@@ -142,6 +143,34 @@ def test_files_that_are_gone(tmp_path: Path) -> None:
         list(dataset.iterator(state=state))
 
 
+REPEATING: list[Callable[[ad.Dataset], ad.Dataset]] = [
+    lambda ds: ds,
+    lambda ds: D.zip(ds, D.counter()),
+    lambda ds: ds.unique(),
+    lambda ds: ds.window(2).flat_map(lambda window: window),
+    lambda ds: ds.cache(),
+]
+
+
+@pytest.mark.parametrize("step", range(len(REPEATING)))
+@pytest.mark.parametrize("reader", [ad.TFRecordDataset, ad.FileDataset])
+def test_local_files_that_were_replaced(reader: Callable[[str], ad.Dataset], step: int, tmp_path: Path) -> None:
+    """None takes the place of one that the epoch was begun with, also where no mark says which that was."""
+    for name in NAMES:
+        (tmp_path / name).write_bytes(content(name, 3))
+    dataset = REPEATING[step](D.list_files(f"{tmp_path}/*.rec", shuffle=False).interleave(reader, 2))
+    with dataset.iterator() as it:
+        next(it)
+        state = it.state_dict()
+        rest = len(list(it))
+    for name in NAMES:
+        (tmp_path / name).write_bytes(content(name, 4))
+    with pytest.raises(ad.StateError, match="has changed since the state was taken"):
+        list(dataset.iterator(state=state))
+    lenient = dataset.with_options(ad.Options(on_change="restart"))
+    assert len(list(lenient.iterator(state=state))) >= rest
+
+
 def test_objects_that_were_replaced() -> None:
     """One that is still to be read is refused with both generations."""
     with FakeGCS(buckets=[BUCKET]) as server:
@@ -268,7 +297,7 @@ def test_a_listing_that_is_not_there(many: ad.Dataset, tmp_path: Path) -> None:
         ad.state.load(path)
     assert caught.value.url == str(listing)
     bare["listings"][0]["digest"] = "../../etc/passwd"
-    path.write_text(json.dumps(bare), encoding="utf-8")
+    path.write_text(json.dumps(with_checksum(bare)), encoding="utf-8")
     with pytest.raises(ad.StateError, match="no digest"):
         ad.state.load(path)
 

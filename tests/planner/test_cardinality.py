@@ -41,6 +41,12 @@ UNKNOWN_ELEMENTS = {
 five = D.range(5)
 endless = five.repeat()
 some = five.filter(lambda x: x > 1)
+lenient = ad.Options(errors=ad.ErrorPolicy())
+
+
+def inverse(number: int) -> float:
+    """Fails for one element."""
+    return 1 // number
 
 
 def zero(element: Any) -> int:
@@ -108,6 +114,12 @@ TABLE: dict[str, tuple[ad.Dataset, int]] = {
     "asserted endless": (endless.assert_cardinality(INFINITE), INFINITE),
     "prefetch": (five.prefetch(2), 5),
     "options": (five.with_options(ad.Options()), 5),
+    "options that skip": (five.shuffle(2).batch(2).with_options(lenient), 3),
+    "map whose failures are skipped": (five.map(inverse).batch(2).with_options(lenient), UNKNOWN),
+    "the same, asserted": (five.map(inverse).batch(2).assert_cardinality(2).with_options(lenient), 2),
+    "the same, endless": (five.repeat().map(inverse).with_options(lenient), INFINITE),
+    "the same, empty": (five.take(0).map(inverse).with_options(lenient), 0),
+    "a file that may be skipped": (ad.FileDataset("/missing").with_options(lenient), UNKNOWN),
     "map and batch": (five.map_and_batch(lambda x: x, 2), 3),
     "rejection": (five.rejection_resample(zero, [1.0]), UNKNOWN),
     "unbatch": (five.batch(2).unbatch(), UNKNOWN),

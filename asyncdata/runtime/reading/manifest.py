@@ -40,6 +40,7 @@ class Manifest:
         self._number = number
         self._objects: dict[str, ObjectInfo] = {}
         self._listings: dict[tuple[str, ...], list[str]] = {}
+        self._before: dict[str, str | None] = {}
 
     def __len__(self) -> int:
         return len(self._objects)
@@ -50,6 +51,10 @@ class Manifest:
 
     def __setitem__(self, url: str, info: ObjectInfo) -> None:
         self._objects[url] = info
+
+    def before(self, url: str) -> str | None:
+        """The version of a local file that the epoch was begun with, if the state that it continues says so."""
+        return self._before.get(url)
 
     def forget(self, url: str) -> None:
         """What is known about an object is not true any more."""
@@ -81,9 +86,12 @@ class Manifest:
         recorded = self._kept.recall(key_of(self._number, patterns)) if known is None else None
         if recorded is not None:
             known = self._listings[patterns] = [info.url for info in recorded]
-            # A local file may have been copied since; its reader looks at what it is now.
-            stored = [info for info in recorded if _is_known(info) and scheme_of(info.url) != "file"]
-            self._objects.update((info.url, info) for info in stored)
+            for info in recorded:
+                if scheme_of(info.url) == "file":
+                    # It may have been copied since: its reader looks at what it is now, and compares it.
+                    self._before[info.url] = info.version
+                elif _is_known(info):
+                    self._objects[info.url] = info
         return known
 
     async def _glob(self, pattern: str) -> list[ObjectInfo]:

@@ -32,8 +32,11 @@ _MOST_PACKED: Final = 1 << 14
 """Of a position: that of hundreds of open files has less."""
 
 _CHECKSUM: Final = "checksum"
+_LISTED: Final = "listed"
+"""Says which listings a state has; those of earlier releases lack it."""
+
 _APART: Final = frozenset({_CHECKSUM, "listings"})
-"""Parts that the checksum does not cover: listings have digests of their own, and may lie beside the state."""
+"""Parts that the checksum does not cover: the lines of listings may lie beside the state."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +131,8 @@ def to_document(saved: SavedState, lines: PlanLines) -> dict[str, Any]:
 
 def with_checksum(document: dict[str, Any]) -> dict[str, Any]:
     """The same state, which says from now on what it should be: `check` finds what is changed later."""
+    if "listings" in document:
+        document[_LISTED] = listings.checksum_of(document["listings"])
     document[_CHECKSUM] = _checksum_of(document)
     return document
 
@@ -188,6 +193,8 @@ def check(document: Any) -> None:
     with naming_damage():
         if document[_CHECKSUM] != _checksum_of(document):
             raise StateError("the state is damaged: it is not as it was made, its checksum says")
+        if _LISTED in document and document[_LISTED] != listings.checksum_of(document.get("listings", ())):
+            raise StateError("the state is damaged: its lists of files are not those that belong to it")
 
 
 def from_document(document: Mapping[str, Any], plan: Node) -> SavedState:

@@ -12,7 +12,8 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from asyncdata.errors import DataError, StateError
@@ -59,16 +60,28 @@ def digest_of(body: bytes) -> str:
     return hashlib.sha256(body).hexdigest()[:32]
 
 
-def unpack(data: str) -> bytes:
+def checksum_of(parts: Iterable[Any]) -> int:
+    """Of the listings of a state, without their lines, for which the digests speak."""
+    known = [
+        {name: value for name, value in part.items() if name != "data"} if isinstance(part, dict) else part
+        for part in parts
+    ]
+    return zlib.crc32(json.dumps(known, sort_keys=True, separators=(",", ":")).encode())
+
+
+def lines_of(part: Mapping[str, Any]) -> bytes:
     """The lines of a listing that a state contains.
 
     Raises:
         StateError: It is damaged.
     """
     try:
-        return decompressed(data, MAX_MANIFEST_BYTES)
+        body = decompressed(part["data"], MAX_MANIFEST_BYTES)
     except (TypeError, ValueError) as error:
         raise StateError(f"the state is damaged: a listing cannot be read ({error})") from error
+    if digest_of(body) != part.get("digest"):
+        raise StateError("the state is damaged: a listing is not the one that belongs to it")
+    return body
 
 
 def from_json(part: Any) -> RecordedListing:
@@ -78,15 +91,12 @@ def from_json(part: Any) -> RecordedListing:
         StateError: It is damaged, or only the digest of a listing that lies elsewhere.
     """
     try:
-        key, digest = str(part["of"]), str(part["digest"])
+        key = str(part["of"])
         if "data" not in part:
             raise StateError("the state's listing lies in a file beside it: read it with ad.state.load")
-        body = unpack(part["data"])
-        if digest_of(body) != digest:
-            raise StateError("the state is damaged: a listing is not the one that belongs to it")
-        lines = body.splitlines()
+        lines = lines_of(part).splitlines()
         return RecordedListing(key, [parse_entry(line, number, "") for number, line in enumerate(lines)])
-    except (KeyError, TypeError, DataError) as error:
+    except (AttributeError, KeyError, TypeError, DataError) as error:
         raise StateError(f"the state is damaged: a listing cannot be read ({error})") from error
 
 

@@ -24,6 +24,7 @@ from typing import Any, Final, NamedTuple
 from asyncdata.errors import ObjectNotFoundError, StateError, StorageError, refused
 from asyncdata.planner.fingerprint import first_unlike
 from asyncdata.runtime.state.choices import Chosen, Recorded, pack
+from asyncdata.runtime.state.document import with_checksum
 from asyncdata.runtime.state.news import News
 from asyncdata.wording import counted
 
@@ -62,7 +63,7 @@ class Life(NamedTuple):
     def document(self) -> dict[str, Any]:
         """The state to begin at, with the files that the life found."""
         known = self.state.get("listings", [])
-        return {**self.state, "listings": [*known, *self.listings]} if self.listings else self.state
+        return with_checksum({**self.state, "listings": [*known, *self.listings]}) if self.listings else self.state
 
 
 class RecordedRun(NamedTuple):

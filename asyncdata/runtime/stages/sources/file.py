@@ -28,6 +28,7 @@ class SourceFile:
         downstream: The account that is charged then.
         order: Place among its siblings, for who is served first.
         any_order: Whether the stage below takes rows of this file and its like as they come.
+        version: What the epoch was begun with, if the state that it continues says so.
     """
 
     url: str
@@ -35,6 +36,7 @@ class SourceFile:
     downstream: Account
     order: int
     any_order: bool = False
+    version: str | None = None
 
 
 def refuse_changed(url: str, version: str | None, before: str | None) -> None:
@@ -69,7 +71,7 @@ class FileStage(Stage):
         self._reserve_bytes = reserve_bytes
         self._number: int | None = None
         self._from_record = 0
-        self._version: str | None = None
+        self._version = file.version
         self._started = False
         self._closed = False
 
@@ -102,7 +104,7 @@ class FileStage(Stage):
 
     def restore(self, mark: Mark) -> None:
         """See `Stage`; a file that cannot be read from anywhere is read from its beginning."""
-        self._from_record, self._version = mark["record"], mark["version"]
+        self._from_record, self._version = mark["record"], mark["version"] or self._version
 
     def _behind(self, block: Block) -> Block:
         """What a block has of the records that were not delivered before."""
