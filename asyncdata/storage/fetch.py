@@ -45,8 +45,8 @@ from asyncdata.storage.policy.hedge import Again, Racing, hedge_bytes
 from asyncdata.storage.policy.retry import next_delay_s
 from asyncdata.storage.policy.slots import Priority
 from asyncdata.storage.reader import ObjectWriter, RangeReader, ReaderSpec, RunOfFiles, RunReader
+from asyncdata.storage.reader_promises import check_filled, check_info, check_listing, check_opened
 from asyncdata.storage.receivers import BodyReader, Receivers
-from asyncdata.storage.returned import check_filled, check_info, check_listing, check_opened
 from asyncdata.storage.urls import scheme_of
 from asyncdata.types import ObjectInfo
 

@@ -15,7 +15,7 @@ from asyncdata.errors import StorageError
 from asyncdata.options import RetryOptions, TimeoutOptions
 from asyncdata.storage.attempt import Attempt
 from asyncdata.storage.proxies import Proxies, check_proxy
-from asyncdata.storage.returned import check_info
+from asyncdata.storage.reader_promises import check_info
 from asyncdata.types import ObjectInfo
 
 

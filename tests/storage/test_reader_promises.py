@@ -11,7 +11,7 @@ from asyncdata.errors import StorageError
 from asyncdata.options import Environment, Options, RetryOptions
 from asyncdata.storage import Fetcher, RangeReader, ReaderSpec, backends
 from asyncdata.storage.failures import FailureCause, ReadFailedError
-from asyncdata.storage.returned import check_filled, check_opened
+from asyncdata.storage.reader_promises import check_filled, check_opened
 from asyncdata.types import ObjectInfo
 
 DATA = bytes(range(256))
