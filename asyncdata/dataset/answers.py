@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from html import escape
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from asyncdata import arguments
 from asyncdata.errors import AsyncdataError
@@ -54,14 +54,17 @@ def started(node: Node, epochs: Epochs, epoch: int | None, state: Mapping[str, A
     return PipelineIterator(node, epochs.begin() if chosen is None else chosen, None, epochs.go_on)
 
 
-def collected(node: Node) -> Iterator[Element] | None:
-    """Returns the elements of a window, which exist already; None for a dataset that must run."""
-    return iter(node.rows) if isinstance(node, Contents) else None
+def collected(node: Node) -> PipelineIterator | None:
+    """Returns the elements of a window, which exist already; None for a dataset that must run.
+
+    Nothing runs that has a state, so this is a plain iterator, in spite of the type that all other datasets have.
+    """
+    return cast("PipelineIterator", iter(node.rows)) if isinstance(node, Contents) else None
 
 
-def collected_later(node: Node) -> AsyncIterator[Element] | None:
+def collected_later(node: Node) -> PipelineIterator | None:
     """The same for ``async for``."""
-    return _later(node.rows) if isinstance(node, Contents) else None
+    return cast("PipelineIterator", _later(node.rows)) if isinstance(node, Contents) else None
 
 
 async def _later(rows: Iterable[Element]) -> AsyncIterator[Element]:

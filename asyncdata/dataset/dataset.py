@@ -8,7 +8,7 @@ If arguments depend on each other, a function in the family's file next to this 
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar, cast
 
@@ -65,10 +65,10 @@ class Dataset:
     def __reduce__(self) -> tuple[Any, ...]:
         return _restored, (flattened(self._node),)
 
-    def __iter__(self) -> Iterator[Element]:
+    def __iter__(self) -> PipelineIterator:
         return answers.collected(self._node) or self.iterator()
 
-    def __aiter__(self) -> AsyncIterator[Element]:
+    def __aiter__(self) -> PipelineIterator:
         return answers.collected_later(self._node) or self.iterator()
 
     def __len__(self) -> int:

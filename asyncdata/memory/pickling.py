@@ -11,6 +11,8 @@ import pickle
 import sys
 from typing import Any
 
+from asyncdata.memory import by_value
+
 _PROTOCOL = 5
 _SCRIPT = b"_main__"
 """Part of both names of the script's module: ``__main__``, and ``__mp_main__`` in a child of multiprocessing."""
@@ -21,10 +23,9 @@ def dumps(value: object) -> bytes:
     try:
         pickled = pickle.dumps(value, _PROTOCOL)
     except Exception:
-        by_value = _dumps_by_value(value)
-        if by_value is None:
+        if (found := _dumps_by_value(value)) is None:
             raise
-        return by_value
+        return found
     if _SCRIPT in pickled:
         return _dumps_by_value(value) or pickled
     return pickled
@@ -36,7 +37,6 @@ def _dumps_by_value(value: object) -> bytes | None:
     if cloudpickle is None:
         return None
     try:
-        pickled: bytes = cloudpickle.dumps(value, protocol=_PROTOCOL)
+        return by_value.dumps(cloudpickle, value, protocol=_PROTOCOL)
     except Exception:  # noqa: BLE001 -- any __reduce__ may run here; the caller has the better error
         return None
-    return pickled

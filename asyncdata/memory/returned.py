@@ -11,6 +11,7 @@
 | array of objects, among them ``memoryview``              | the array with ``bytes`` in their place              |
 | list of numbers, arrays or such lists that is a regular  | that array                                           |
 | array, and not empty                                     |                                                      |
+| any other list, with ``memoryview`` in it                | the list with ``bytes`` in their place               |
 | anything else, including subclasses such as enums        | the object itself                                    |
 
 Integers of more than 64 bits belong to the last row, and so do lists that NumPy could only store rounded.
@@ -57,11 +58,15 @@ def returned_nest(value: Any) -> Any:
 
 def _without_views(array: Any) -> Any:
     items = array.ravel().tolist()
-    if memoryview not in map(type, items):
+    if not _has_view(items):
         return array
     found = np.empty(len(items), object)
     found[:] = [bytes(item) if type(item) is memoryview else item for item in items]
     return found.reshape(array.shape)
+
+
+def _has_view(items: list[Any]) -> bool:
+    return memoryview in map(type, items)
 
 
 def _number(value: Any) -> Any:
@@ -78,7 +83,7 @@ _EXACT_BITS: Final = 53
 
 def _listed(items: list[Any]) -> Any:
     if not _is_numeric(items):
-        return items
+        return [bytes(item) if type(item) is memoryview else item for item in items] if _has_view(items) else items
     try:
         array = np.asarray(items)
     except ValueError:

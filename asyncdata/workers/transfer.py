@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import collections
 import functools
-import io
 import sys
 import types
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import cloudpickle  # type: ignore[import-untyped]  # ships no types
 
 from asyncdata.errors import FunctionTransferError
+from asyncdata.memory import by_value
 from asyncdata.wording import with_article
 
 _MAX_DEPTH: Final = 8
 _MAX_TRIALS: Final = 500
 _MAX_CHILDREN: Final = 64
-_SCRIPT_OF_CHILD: Final = "__mp_main__"
-"""What multiprocessing calls the script's module in a child it spawned."""
-_NO_FILE: Final = "<dynamic-code>"
-"""What cloudpickle 3.1.3 says instead of the file's name, so that pickles are the same wherever the file lies."""
-
 
 WORKERS: Final = "the worker processes"
 LOADER: Final = "the loader process"
@@ -43,22 +37,9 @@ def dumps(value: object, **options: Any) -> bytes:
         options: Of ``pickle.dumps``.
     """
     script = sys.modules.get("__main__")
-    if script is not None and script.__name__ == _SCRIPT_OF_CHILD:
+    if script is not None and script.__name__ == by_value.SCRIPT_OF_CHILD:
         cloudpickle.register_pickle_by_value(script)
-    pickled = io.BytesIO()
-    _Pickler(pickled, **{"protocol": 5, **options}).dump(value)
-    return pickled.getvalue()
-
-
-def _reduce_code(code: types.CodeType) -> tuple[Any, tuple[Any, ...]]:
-    make, given = cloudpickle.Pickler.dispatch_table[types.CodeType](code)
-    return make, tuple(code.co_filename if each == _NO_FILE else each for each in given)
-
-
-class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # see the import
-    """Keeps the names of files, without which no traceback shows where a function of the script failed or hung."""
-
-    dispatch_table: ClassVar = collections.ChainMap({types.CodeType: _reduce_code}, cloudpickle.Pickler.dispatch_table)
+    return by_value.dumps(cloudpickle, value, **options)
 
 
 def dump_program(program: object, destination: str = WORKERS) -> bytes:

@@ -19,7 +19,7 @@ import pytest
 
 import asyncdata as ad
 from asyncdata.runtime.isolate import loader
-from asyncdata.testing import procfs
+from asyncdata.testing import assert_no_leaks, procfs
 from fake_gcs import FakeGCS
 from tests.integration.shards import BUCKET, gs_storage, put_shards, records, shard_bytes, write_shards
 from tests.patience import LIMIT_S, turns
@@ -410,6 +410,18 @@ def test_a_pipeline_of_a_shared_runtime_that_does_not_end_is_reported(gates: tup
             iterator.close()
         assert list(ad.Dataset.range(3)) == [0, 1, 2]
         gates[1].write_bytes(b"")
+
+
+def test_a_runtime_leaves_nothing_of_iterators_that_are_still_open() -> None:
+    """Their sockets and the arena are closed with it; they raise what they raise without isolation."""
+    with ad.Runtime(isolated()):  # the process keeps what its first loader loads
+        list(ad.Dataset.range(3))
+    with assert_no_leaks(), ad.Runtime(isolated()):
+        iterator = iter(ad.Dataset.range(1 << 40).batch(4))
+        next(iterator)
+    with pytest.raises(ad.PipelineClosedError, match="the Runtime was closed while the pipeline was running"):
+        next(iterator)
+    assert iterator.stats().elements == 1
 
 
 def test_stream_sockets_where_there_is_nothing_better(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -13,13 +13,28 @@ import pytest
 
 from asyncdata.memory.pickling import dumps
 
+SCRIPT = """
+import functools
+
+class Point:
+    x = 1
+
+    @functools.cached_property
+    def twice(self):
+        return 2 * self.x
+
+    @functools.cache
+    def times(self, n):
+        return n * self.x
+"""
+
 
 @pytest.fixture
 def script(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
     """A ``__main__`` with a class, in a process that sends things by value."""
     importlib.import_module("cloudpickle")
     module = types.ModuleType("__main__")
-    exec("class Point:\n    x = 1", module.__dict__)
+    exec(SCRIPT, module.__dict__)
     monkeypatch.setitem(sys.modules, "__main__", module)
     return module
 
@@ -36,7 +51,7 @@ def test_a_class_of_a_script_travels_by_value(script: types.ModuleType, monkeypa
     assert type(pickle.loads(pickled)[0]) is script.Point
     monkeypatch.setitem(sys.modules, "__main__", types.ModuleType("__main__"))
     (point,) = pickle.loads(pickled)
-    assert point.x == 1
+    assert (point.x, point.twice, point.times(3)) == (1, 2, 3)
     again = dumps(point)
     assert type(pickle.loads(again)) is script.Point
 

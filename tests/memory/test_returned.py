@@ -32,6 +32,7 @@ STAYS += [np.ma.masked_array([1, 2], mask=[True, False]), np.array([(1, 2)], [("
 BECOMES: list[tuple[Any, Any]] = [
     (bytearray(b"b"), b"b"),
     (memoryview(b"b"), b"b"),
+    ([memoryview(b"b"), "t", 1], [b"b", "t", 1]),
     (np.bytes_(b"b"), b"b"),
     (np.str_("t"), "t"),
     (True, np.True_),

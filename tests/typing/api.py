@@ -5,7 +5,15 @@ from __future__ import annotations
 import asyncio
 from typing import Any, assert_type
 
-from asyncdata import Dataset, feed
+from asyncdata import (
+    Dataset,
+    FixedLenFeature,
+    FixedLenSequenceFeature,
+    VarLenFeature,
+    feed,
+    parse_example,
+    parse_sequence_example,
+)
 from asyncdata.errors import AsyncdataError, ObjectNotFoundError
 from asyncdata.options import AUTOTUNE, Options, RetryOptions
 from asyncdata.testing import Leak, ProcessSnapshot, Sequencer, assert_no_leaks, check, run_virtual, snapshot
@@ -30,6 +38,13 @@ async def use_the_test_kit() -> int:
         pass
     return 1
 
+
+assert_type(iter(Dataset.range(3)).state_dict(), dict[str, Any])
+assert_type(aiter(Dataset.range(3)).position, int)
+
+features = {"x": FixedLenFeature((), int), "words": VarLenFeature(bytes)}
+parse_example(features)
+parse_sequence_example(features, {"x": FixedLenSequenceFeature((), int), "words": VarLenFeature(bytes)})
 
 assert_type(run_virtual(use_the_test_kit()), int)
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import functools
 import pickle
+import subprocess
+import sys
 import threading
+import typing
 from typing import Any
 
 import pytest
@@ -133,3 +136,56 @@ def test_functions_know_where_they_lie() -> None:
     loaded = pickle.loads(dump_program(outer))
     assert loaded.__code__.co_filename == __file__
     assert loaded().__code__.co_filename == __file__
+
+
+class Script:
+    """A class of a script, with what decorators of the standard library make."""
+
+    @functools.cached_property
+    def squares(self) -> dict[int, int]:
+        return {n: n * n for n in range(5)}
+
+    @functools.lru_cache(maxsize=3)  # noqa: B019 -- what users write
+    def double(self, number: int) -> int:
+        return 2 * number
+
+
+@functools.lru_cache(maxsize=7, typed=True)
+def fibonacci(n: int) -> int:
+    return n if n < 2 else fibonacci(n - 1) + fibonacci(n - 2)
+
+
+Name = typing.NewType("Name", str)
+
+
+def of_the_script(number: int) -> Any:
+    script = Script()
+    return Name("x"), fibonacci(number), script.squares[number], script.double(number)
+
+
+for _defined in (Script, fibonacci, fibonacci.__wrapped__, Name, of_the_script):
+    _defined.__module__ = "__main__"
+
+
+def test_what_the_standard_library_makes_in_a_script_travels_by_value() -> None:
+    """Caches (also recursive ones, and of methods), cached properties and new types, which pickle sends by name."""
+    code = "import pickle, sys; print(pickle.loads(sys.stdin.buffer.read())(3))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], input=dump_program(of_the_script), capture_output=True, check=True
+    )
+    assert done.stdout.decode().strip() == str(("x", 2, 9, 6))
+    again = pickle.loads(dump_program(fibonacci))
+    assert (again(9), again.cache_parameters()) == (34, {"maxsize": 7, "typed": True})
+    assert (again.__name__, again.__module__, again.__qualname__) == ("fibonacci", "__main__", "fibonacci")
+    new = pickle.loads(dump_program(Name))
+    assert (new.__name__, new.__module__, new.__supertype__) == ("Name", "__main__", str)
+
+
+def test_caches_of_modules_travel_by_name() -> None:
+    """The worker fills the one that it imports."""
+    assert pickle.loads(dump_program(remembered)) is remembered
+
+
+@functools.cache
+def remembered(number: int) -> int:
+    return number

@@ -81,8 +81,14 @@ def _partitions(partitions: Any) -> tuple[Any, ...]:
     return tuple(partitions)
 
 
+class AnyFeature:
+    """One of the feature classes: what type checkers say of a dict that holds several of them."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
-class FixedLenFeature:
+class FixedLenFeature(AnyFeature):
     """A feature with the same number of values in every record.
 
     Example:
@@ -110,7 +116,7 @@ class FixedLenFeature:
 
 
 @dataclass(frozen=True, slots=True)
-class FixedLenSequenceFeature:
+class FixedLenSequenceFeature(AnyFeature):
     """A feature with any number of steps, each of one shape.
 
     Example:
@@ -146,7 +152,7 @@ class FixedLenSequenceFeature:
 
 
 @dataclass(frozen=True, slots=True)
-class VarLenFeature:
+class VarLenFeature(AnyFeature):
     """A feature with any number of values; none if a record lacks it.
 
     Example:
@@ -168,7 +174,7 @@ class VarLenFeature:
 
 
 @dataclass(frozen=True, slots=True)
-class RaggedFeature:
+class RaggedFeature(AnyFeature):
     """A feature with any number of values, cut into rows according to other keys of the record.
 
     Without partitions one record gives a flat array, and a batch a `RaggedArray`; every partition adds a level of rows.

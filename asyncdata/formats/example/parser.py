@@ -18,7 +18,7 @@ import numpy.typing as npt
 from asyncdata import arguments
 from asyncdata.errors import CorruptRecordError
 from asyncdata.formats.example.columnar import Column, ColumnarReader
-from asyncdata.formats.example.features import Feature, FixedLenFeature, FixedLenSequenceFeature
+from asyncdata.formats.example.features import AnyFeature, Feature, FixedLenFeature, FixedLenSequenceFeature
 from asyncdata.formats.example.keys import MAX_KEY_BYTES
 from asyncdata.formats.example.outputs import of_batch, of_examples, of_record, of_records, of_stack, patched, stacked
 from asyncdata.formats.example.scalar import Record, ScalarReader, in_batch
@@ -48,7 +48,7 @@ class ExampleParser:
 
     accepts_rows = True
 
-    def __init__(self, spec: Mapping[str, Feature], *, zero_copy: bool = False) -> None:
+    def __init__(self, spec: Mapping[str, AnyFeature], *, zero_copy: bool = False) -> None:
         self.spec = check_spec("spec", spec)
         if not spec:
             raise ValueError("the spec names no feature")
@@ -140,7 +140,7 @@ class ExampleParser:
 
 
 @arguments.suggests
-def parse_example(spec: Mapping[str, Feature], *, zero_copy: bool = False) -> ExampleParser:
+def parse_example(spec: Mapping[str, AnyFeature], *, zero_copy: bool = False) -> ExampleParser:
     """A map function from serialized ``tf.train.Example`` to a dict of values, for one record or a batch.
 
     Example:

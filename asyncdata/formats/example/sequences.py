@@ -21,6 +21,7 @@ import numpy as np
 from asyncdata import arguments
 from asyncdata.errors import CorruptRecordError
 from asyncdata.formats.example.features import (
+    AnyFeature,
     Feature,
     FixedLenFeature,
     FixedLenSequenceFeature,
@@ -65,9 +66,9 @@ class SequenceExampleParser:
     """
 
     def __init__(
-        self, context_features: Mapping[str, Feature] | None, sequence_features: Mapping[str, Feature] | None
+        self, context_features: Mapping[str, AnyFeature] | None, sequence_features: Mapping[str, AnyFeature] | None
     ) -> None:
-        none: dict[str, Feature] = {}
+        none: dict[str, AnyFeature] = {}
         self.context_features = check_spec("context_features", none if context_features is None else context_features)
         self.sequence_features = check_spec(
             "sequence_features", none if sequence_features is None else sequence_features
@@ -240,7 +241,8 @@ def _values(data: bytes, place: tuple[int, int], item: Wanted) -> list[Any]:
 
 @arguments.suggests
 def parse_sequence_example(
-    context_features: Mapping[str, Feature] | None = None, sequence_features: Mapping[str, Feature] | None = None
+    context_features: Mapping[str, AnyFeature] | None = None,
+    sequence_features: Mapping[str, AnyFeature] | None = None,
 ) -> SequenceExampleParser:
     """A map function from serialized ``tf.train.SequenceExample`` to dicts, for one record or a batch.
 

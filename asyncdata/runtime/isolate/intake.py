@@ -339,6 +339,14 @@ class Intake:
         """Tells waiters that the process is gone. The thread that noticed calls it."""
         self._channel.cut()
 
+    def end(self, error: BaseException) -> None:
+        """The Runtime is closed: what has not been taken is dropped, as without isolation, and this error is raised."""
+        with self._lock:
+            if not (self._ended or self._closed):
+                self._ended, self._error = True, error
+            _discard(self._inbox)
+        self.dispose()
+
     def _dispose_unless_used(self) -> None:
         if self._disposed and not self._polling:
             self._memory = None

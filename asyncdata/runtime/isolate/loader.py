@@ -307,6 +307,8 @@ class Loader:
             if not self._gone.wait(limit_s):
                 self._process.kill()
         self._thread.join()
+        for intake in list(self._intakes.values()):
+            intake.end(self.death())  # its iterator may not be closed for long, or ever
         if overdue:
             raise CloseTimeoutError(
                 f"{self.name} was still in user code {time.monotonic() - begun_s:.1f} s after it was asked to end, and "

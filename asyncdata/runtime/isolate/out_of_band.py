@@ -14,12 +14,14 @@ import mmap
 import os
 import pickle
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import cloudpickle  # type: ignore[import-untyped]  # ships no types
 import numpy as np
 import numpy.typing as npt
 
+from asyncdata.memory import by_value
 from asyncdata.memory.wire import aligned
 from asyncdata.workers.channel import open_nameless_file
 
@@ -55,7 +57,7 @@ def dump_object(value: object) -> Buffers:
     try:
         return dump(value, pickle.dumps)
     except Exception:  # noqa: BLE001 -- any __reduce__ may run here; what cannot be pickled at all fails again below
-        return dump(value, cloudpickle.dumps)
+        return dump(value, partial(by_value.dumps, cloudpickle))
 
 
 def nbytes(pieces: Buffers) -> int:

@@ -201,7 +201,7 @@ def test_only_a_complete_run_is_kept(where: str, tmp_path: Path) -> None:
     list(ds.take(4))
     iterator = iter(ds)
     next(iterator)
-    iterator.close()  # type: ignore[attr-defined]  # a PipelineIterator
+    iterator.close()
     assert calls.count == 2
     assert [found for found in tmp_path.rglob("*") if found.is_file()] == []
     list(ds)
