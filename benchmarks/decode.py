@@ -7,11 +7,11 @@ small    Examples of 158 bytes, five integers and five floats, in batches of 102
 wide     Examples of 40 features, in batches of 1024
 tokens   lists of 1 to 512 integers, padded to the longest of a batch of 256
 
-Every reader has two worker processes (SPDL: two threads; tf.data: what AUTOTUNE takes) and makes four passes in a
+Every reader has two worker processes (SPDL: two threads; tf.data: what AUTOTUNE takes) and makes two passes in a
 process of its own. *cold* is the time to the first batch of the first pass, the start of the workers included and
-imports excluded. *warm*, rate and CPU time are those of the fourth pass, from making its iterator to its last batch:
-passes take about a second, and by then readers that look for their settings have found them. PyTorch and SPDL decode
-with the functions of this library, whole batches at a time.
+imports excluded. *warm*, rate and CPU time are those of the second pass, from making its iterator to its last batch. A
+pass takes some seconds, so that readers that look for their settings have found them in the first one. PyTorch and SPDL
+decode with the functions of this library, whole batches at a time.
 
 *bare* is decoding alone: as many processes decode records that are in their memory, with the same functions.
 """
@@ -49,11 +49,10 @@ HEAD: Final = (
     "x tf.data CPU",
 )
 _BATCH: Final = {"jpeg": 64, "small": 1024, "wide": 1024, "tokens": 256}
-_FULL: Final = {"jpeg": 80, "small": 8000, "wide": 4000, "tokens": 2000}
+_FULL: Final = {"jpeg": 80, "small": 32_000, "wide": 16_000, "tokens": 8000}
 _QUICK: Final = {"jpeg": 4, "small": 200, "wide": 100, "tokens": 100}
 """Records of a shard."""
 
-_PASSES: Final = 4
 _SHARDS: Final = 64
 _QUICK_SHARDS: Final = 4
 _PEERS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
@@ -73,7 +72,7 @@ def measure(
         records=shards.records,
         pattern=f"{folder}/shard-*.tfrecord",
         batch=_BATCH[shards.kind],
-        epochs=_PASSES,
+        epochs=2,
         workers=WORKERS,
     )
     runs: dict[str, Callable[[], list[Epoch]]] = {
