@@ -136,8 +136,10 @@ def _listings_of(state: Mapping[str, Any]) -> list[dict[str, Any]]:
 def _long_listings(state: Mapping[str, Any]) -> Iterator[tuple[str, bytes]]:
     """Digests and lines of the listings that do not belong inside the state."""
     for part in _listings_of(state):
-        if "data" in part and (body := lines_of(part)) and len(part["data"]) > _INSIDE:
-            yield part["digest"], body
+        if "data" in part:
+            body = lines_of(part)
+            if len(part["data"]) > _INSIDE:
+                yield part["digest"], body
 
 
 def _without_long_data(part: dict[str, Any]) -> dict[str, Any]:

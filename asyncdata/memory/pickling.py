@@ -11,7 +11,7 @@ import pickle
 import sys
 from typing import Any
 
-from asyncdata.memory import by_value
+from asyncdata.memory import pickling_by_value
 
 _PROTOCOL = 5
 _SCRIPT = b"_main__"
@@ -37,6 +37,6 @@ def _dumps_by_value(value: object) -> bytes | None:
     if cloudpickle is None:
         return None
     try:
-        return by_value.dumps(cloudpickle, value, protocol=_PROTOCOL)
+        return pickling_by_value.dumps(cloudpickle, value, protocol=_PROTOCOL)
     except Exception:  # noqa: BLE001 -- any __reduce__ may run here; the caller has the better error
         return None

@@ -58,15 +58,18 @@ def returned_nest(value: Any) -> Any:
 
 def _without_views(array: Any) -> Any:
     items = array.ravel().tolist()
-    if not _has_view(items):
+    if (plain := _views_as_bytes(items)) is items:
         return array
-    found = np.empty(len(items), object)
-    found[:] = [bytes(item) if type(item) is memoryview else item for item in items]
+    found = np.empty(len(plain), object)
+    found[:] = plain
     return found.reshape(array.shape)
 
 
-def _has_view(items: list[Any]) -> bool:
-    return memoryview in map(type, items)
+def _views_as_bytes(items: list[Any]) -> list[Any]:
+    """The same list, if there is no memoryview in it."""
+    if memoryview not in map(type, items):
+        return items
+    return [bytes(item) if type(item) is memoryview else item for item in items]
 
 
 def _number(value: Any) -> Any:
@@ -83,7 +86,7 @@ _EXACT_BITS: Final = 53
 
 def _listed(items: list[Any]) -> Any:
     if not _is_numeric(items):
-        return [bytes(item) if type(item) is memoryview else item for item in items] if _has_view(items) else items
+        return _views_as_bytes(items)
     try:
         array = np.asarray(items)
     except ValueError:

@@ -11,7 +11,7 @@ from typing import Any, Final
 import cloudpickle  # type: ignore[import-untyped]  # ships no types
 
 from asyncdata.errors import FunctionTransferError
-from asyncdata.memory import by_value
+from asyncdata.memory import pickling_by_value
 from asyncdata.wording import with_article
 
 _MAX_DEPTH: Final = 8
@@ -37,9 +37,9 @@ def dumps(value: object, **options: Any) -> bytes:
         options: Of ``pickle.dumps``.
     """
     script = sys.modules.get("__main__")
-    if script is not None and script.__name__ == by_value.SCRIPT_OF_CHILD:
+    if script is not None and script.__name__ == pickling_by_value.SCRIPT_OF_CHILD:
         cloudpickle.register_pickle_by_value(script)
-    return by_value.dumps(cloudpickle, value, **options)
+    return pickling_by_value.dumps(cloudpickle, value, **options)
 
 
 def dump_program(program: object, destination: str = WORKERS) -> bytes:

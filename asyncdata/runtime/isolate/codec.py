@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from asyncdata.errors import PipelineError
-from asyncdata.memory import by_value
+from asyncdata.memory import pickling_by_value
 from asyncdata.memory.advance import Advance, Marks, Rows
 from asyncdata.memory.structure import Structure
 from asyncdata.memory.used import Used
@@ -37,7 +37,7 @@ class _Contents(NamedTuple):
 
 def dump_structure(structure: Structure) -> bytes:
     """Pickled so that a namedtuple of ``__main__`` is the consumer's own class again."""
-    return by_value.dumps(cloudpickle, structure)
+    return pickling_by_value.dumps(cloudpickle, structure)
 
 
 def load_structure(body: bytes) -> Structure:

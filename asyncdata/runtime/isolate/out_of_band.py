@@ -21,7 +21,7 @@ import cloudpickle  # type: ignore[import-untyped]  # ships no types
 import numpy as np
 import numpy.typing as npt
 
-from asyncdata.memory import by_value
+from asyncdata.memory import pickling_by_value
 from asyncdata.memory.wire import aligned
 from asyncdata.workers.channel import open_nameless_file
 
@@ -57,7 +57,7 @@ def dump_object(value: object) -> Buffers:
     try:
         return dump(value, pickle.dumps)
     except Exception:  # noqa: BLE001 -- any __reduce__ may run here; what cannot be pickled at all fails again below
-        return dump(value, partial(by_value.dumps, cloudpickle))
+        return dump(value, partial(pickling_by_value.dumps, cloudpickle))
 
 
 def nbytes(pieces: Buffers) -> int:

@@ -1,4 +1,4 @@
-"""Everything in an Example that nobody has described: what was written; damage is an error and nothing else."""
+"""Examples read one by one without a spec: what was written is found; damage is an error and nothing else."""
 
 from __future__ import annotations
 
