@@ -342,8 +342,7 @@ def _located(error: StorageError | MalformedHeadError, info: ObjectInfo, start: 
 
 
 def _answer_error(head: ResponseHead, body: bytes, *, url: str) -> StorageError:
-    told = shorten(body)
     if credentials := basic_credentials(url):
         # Some servers repeat what they were sent.
-        told = told.replace(credentials.removeprefix("Basic "), "…")
-    return status_error(head.status, told, url=url, retry_after_s=parse_retry_after(head.headers.get("retry-after")))
+        body = body.replace(credentials.removeprefix("Basic ").encode(), "…".encode())
+    return status_error(head.status, shorten(body), url=url, retry_after_s=parse_retry_after(head.headers.get("retry-after")))

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import base64
+
 import pytest
 
 from asyncdata.errors import (
@@ -518,17 +520,20 @@ async def test_a_head_is_the_same_by_either_client(sent: str) -> None:
         await fetcher.aclose()
 
 
-async def test_a_server_that_repeats_the_user_name_does_not_make_it_known() -> None:
-    """Its words are part of the message, without what was sent."""
+@pytest.mark.parametrize("before", [0, 250, 280])
+async def test_a_server_that_repeats_the_user_name_does_not_make_it_known(before: int) -> None:
+    """Its words are part of the message, without what was sent, also where they are cut off inside of it."""
+    credentials = base64.b64encode(b"me:" + b"hush" * 20).decode()
 
     async def refusing(request: Request, peer: Peer) -> None:
-        told = f"who is {request.header('authorization')}?".encode()
+        told = f"{'x' * before} is {request.header('authorization')}?".encode()
         await peer.send(b"HTTP/1.1 401 No\r\nContent-Length: %d\r\n\r\n%s" % (len(told), told))
 
     async with RawServer(refusing) as server:
         fetcher = fetcher_of()
-        with pytest.raises(AccessDeniedError, match=r"who is Basic …\?"):
-            await fetcher.open_read(f"http://me:hush@127.0.0.1:{server.port}/o", memoryview(bytearray(10)))
+        with pytest.raises(AccessDeniedError, match=r" is Basic …\?") as caught:
+            await fetcher.open_read(f"http://me:{'hush' * 20}@127.0.0.1:{server.port}/o", memoryview(bytearray(10)))
+        assert credentials[:8] not in str(caught.value)
         await fetcher.aclose()
 
 

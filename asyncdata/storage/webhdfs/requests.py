@@ -120,7 +120,8 @@ def answer_error(status: int, body: bytes, caller: Caller) -> StorageError:
         remote = _field(_json(body), "RemoteException")
         name, message = _field(remote, "javaClassName"), str(remote.get("message", ""))
     except StorageError:
-        return status_error(status, _without(shorten(body), caller))
+        told = _without(body.decode("utf-8", "replace"), caller)  # before half a token is cut off
+        return status_error(status, shorten(told.encode()))
     if not isinstance(name, str):
         name = str(remote.get("exception", "RemoteException"))
     return java_error(_without(name, caller)[:200], _without(message, caller))

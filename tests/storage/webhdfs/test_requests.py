@@ -75,3 +75,10 @@ def test_any_bytes_are_an_answer_or_an_error(body: bytes) -> None:
         with pytest.raises(StorageError):
             parse()
     assert isinstance(answer_error(500, body, Caller()), StorageError)
+
+
+@pytest.mark.parametrize("before", [0, 240, 295])
+def test_a_token_that_is_repeated_is_not_shown(before: int) -> None:
+    """Also where the server's words end inside of it."""
+    body = b"x" * before + b" no secretsecretsecret here"
+    assert "secr" not in str(answer_error(500, body, Caller(token="secretsecretsecret")))
