@@ -11,7 +11,7 @@ SOAK: Final = os.environ.get("ASYNCDATA_SOAK", "") not in {"", "0"}
 """Whether this is the long run."""
 
 
-_PART: Final = 0.5
+_PART: Final = 0.4
 """Of what laws ask for by default: an ordinary run is to end within six minutes on two processors."""
 
 _SIZES: Final = 1 << 20

@@ -13,6 +13,7 @@ import pytest
 
 from asyncdata.observe.thread_stacks import stack_of, text_of
 from tests.patience import LIMIT_S
+from tests.samples import samples
 
 # What the collector frees here gives up the interpreter lock, and somebody always wants to start a thread.
 STARTING = """
@@ -34,7 +35,7 @@ sys.setswitchinterval(1e-5)
 starting = [threading.Thread(target=start_threads) for _ in range(3)]
 for thread in starting:
     thread.start()
-for count in itertools.islice(itertools.cycle(range(1, 40)), 20_000):
+for count in itertools.islice(itertools.cycle(range(1, 40)), 10 * int(sys.argv[1])):
     cycle = Cycle()
     cycle.itself, cycle.memory = cycle, mmap.mmap(-1, 4096)
     del cycle
@@ -48,7 +49,7 @@ print("done", gc.isenabled())
 
 # The threads go on, and leave the functions that they are in, whenever the collector runs.
 LEAVING = """
-import gc, threading
+import gc, sys, threading
 from asyncdata.observe.thread_stacks import stack_of
 
 class Cycle:
@@ -71,7 +72,7 @@ gc.set_threshold(100)
 threads = [threading.Thread(target=call_and_leave) for _ in range(2)]
 for thread in threads:
     thread.start()
-for count in range(2000):
+for count in range(int(sys.argv[1])):
     cycle = Cycle()
     cycle.itself = cycle
     del cycle
@@ -89,7 +90,8 @@ print("done", gc.isenabled())
 @pytest.mark.parametrize("program", [STARTING, LEAVING], ids=["threads that start", "functions that return"])
 def test_the_collector_at_the_wrong_moment_stops_nobody(program: str) -> None:
     """Python 3.11 stood still for ever, or ended with a segmentation fault."""
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    command = [sys.executable, "-c", program, str(samples(1000, 2000))]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert (ran.stdout, ran.stderr) == ("done True\n", "")
 
 

@@ -364,7 +364,7 @@ def test_receivers_that_are_killed_lose_no_read(deterministic: bool, tmp_path: P
         ds = files.interleave(ad.TFRecordDataset, 6, deterministic=deterministic)
         with ad.Runtime(options):
             killed = 0
-            while killed < 3:
+            while killed < samples(2, 3):
                 found = []
                 for record in ds:
                     found.append(record)
