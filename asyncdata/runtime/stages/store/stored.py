@@ -57,7 +57,13 @@ _NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EM
 
 
 class StoreWriter(Protocol):
-    """Elements on their way into a store."""
+    """Elements on their way into a store.
+
+    Attributes:
+        keeps_objects: Whether any Python object can be kept, as it is.
+    """
+
+    keeps_objects: bool
 
     async def add(self, image: Image) -> None:
         """Takes an image over."""
@@ -202,6 +208,8 @@ class MemoryStore:
 
 
 class _MemoryWriter:
+    keeps_objects = True
+
     def __init__(self, store: MemoryStore, cell: MemoryCell, charges: Charges, budget: Budget) -> None:
         self._store = store
         self._cell = cell
@@ -374,6 +382,8 @@ class FileStore:
 class _NoWriter:
     """Keeps nothing, because there is a complete file."""
 
+    keeps_objects = True
+
     async def add(self, image: Image) -> None:
         """See `StoreWriter`."""
 
@@ -406,6 +416,8 @@ class FileWriter:
         codec: What images are packed by, or None.
         freshness: Says what the elements are made of; None leaves that out.
     """
+
+    keeps_objects = False
 
     def __init__(
         self, context: StageContext, path: Path, codec: str | None = None, freshness: Freshness | None = None
