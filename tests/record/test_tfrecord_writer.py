@@ -89,6 +89,19 @@ def test_a_writer_that_is_dropped_leaves_nothing_behind(tmp_path: Path) -> None:
     assert [(entry.name, entry.read_bytes()) for entry in tmp_path.iterdir()] == [("a.tfrecord", b"old")]
 
 
+def test_what_a_killed_program_left_is_removed_by_the_next_writer(tmp_path: Path) -> None:
+    """What somebody writes at the same time stays, and so do the files of other paths."""
+    for name in (".a.rec.0123abcd.partial", ".b.rec.0123abcd.partial", ".a.rec.partial"):
+        (tmp_path / name).write_bytes(b"left")
+    with TFRecordWriter(tmp_path / "a.rec") as first:
+        first.write(b"1")
+        with TFRecordWriter(tmp_path / "a.rec") as second:
+            second.write(b"2")
+        assert (tmp_path / "a.rec").read_bytes() == encode_many([b"2"])
+    assert (tmp_path / "a.rec").read_bytes() == encode_many([b"1"])
+    assert sorted(os.listdir(tmp_path)) == [".a.rec.partial", ".b.rec.0123abcd.partial", "a.rec"]
+
+
 def test_the_path_appears_only_when_the_file_is_whole(tmp_path: Path) -> None:
     """Until ``close()``, the path does not exist."""
     path = tmp_path / "a.tfrecord"
