@@ -155,6 +155,7 @@ class MemoryStore:
     ) -> None:
         self._elements = elements
         self._filling = filling
+        self._is_read = False
         self._cell = cell
         self._charges = charges
         self._budget = context.budget
@@ -166,6 +167,7 @@ class MemoryStore:
         images = self._cell.images
         if images is None:
             return None
+        self._is_read = True
         async with self._charges.lock:
             if not self._charges.tickets:
                 nbytes = sum(map(_kept_bytes, images))
@@ -187,8 +189,8 @@ class MemoryStore:
         self._filling = self._filling and self._filling.beginning(state)
 
     def told(self) -> Told:
-        """See `ElementStore`."""
-        return Told(self._filling, kept=False) if self._cell.images is None else Told(self._cell.filling, kept=True)
+        """See `ElementStore`; another run may have filled the cell while this one made its own elements."""
+        return Told(self._cell.filling, kept=True) if self._is_read else Told(self._filling, kept=False)
 
     async def load(self, number: int) -> Block:
         """See `ElementStore`."""
