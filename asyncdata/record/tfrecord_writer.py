@@ -121,12 +121,19 @@ class TFRecordWriter:
                 self.flush()
 
     def flush(self) -> None:
-        """Gives the collected frames to the file (or to the compressor, which may keep some of them)."""
+        """Gives the collected frames to the file (or to the compressor, which may keep some of them).
+
+        If this fails, the writer is closed, and the path is unchanged.
+        """
         if self._gathered:
             gathered, self._gathered = self._gathered, []
             size, self._gathered_bytes = self._gathered_bytes, 0
-            frames = encode_many(gathered)
-            self._put(frames if self._stream is None else self._stream.compress(frames))
+            try:
+                frames = encode_many(gathered)
+                self._put(frames if self._stream is None else self._stream.compress(frames))
+            except BaseException:
+                self.discard()  # a part of a frame may be in the file
+                raise
             self.records += len(gathered)
             self.payload_bytes += size
 

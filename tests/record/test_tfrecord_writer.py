@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import errno
 import gzip
 import io
 import os
+import random
 import zlib
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from asyncdata.errors import SystemResourceError
 from asyncdata.formats.tfrecord import encode_many
 from asyncdata.record.tfrecord_writer import TFRecordWriter
 from tests.formats.streams import iter_records
@@ -156,6 +159,36 @@ def test_unbuffered_files_get_everything() -> None:
     writer.write(b"x" * 100)
     with pytest.raises(BlockingIOError, match="takes nothing now"):
         writer.close()
+
+
+class FullOnce(io.BytesIO):
+    """Has room again after it was full."""
+
+    was_full = False
+
+    def write(self, data: Any) -> int:
+        if self.was_full:
+            return super().write(data)
+        self.was_full = True
+        super().write(bytes(data)[:1000])
+        raise OSError(errno.ENOSPC, "full")
+
+
+@pytest.mark.parametrize("kind", [None, "GZIP"])
+def test_a_writer_that_has_failed_writes_nothing_more(kind: str | None, tmp_path: Path) -> None:
+    """Whoever goes on all the same gets no file with a gap in it."""
+    file, record = FullOnce(), random.Random(1).randbytes(2_000_000)
+    into_file, into_path = TFRecordWriter(file, kind), TFRecordWriter(tmp_path / "a", kind)
+    into_path._file.close()
+    into_path._file = FullOnce()
+    for writer, error in ((into_file, OSError), (into_path, SystemResourceError)):
+        with pytest.raises(error, match="full"):
+            writer.write(record)
+        with pytest.raises(ValueError, match="closed"):
+            writer.write(record)
+        writer.close()
+    assert len(file.getvalue()) == 1000
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_addresses_are_no_records() -> None:
