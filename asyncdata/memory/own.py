@@ -25,7 +25,10 @@ def own(value: Any) -> Any:
     if kind in _FIXED:
         return value
     if isinstance(value, np.ndarray | np.void):
-        return value.copy()
+        copied = value.copy()
+        if kind is np.ndarray and value.dtype == object and not _FIXED.issuperset(map(type, value.flat)):
+            _owned(value, out=copied)
+        return copied
     if isinstance(value, np.generic):
         return value
     if kind is list:
@@ -34,8 +37,11 @@ def own(value: Any) -> Any:
         return value.copy()
     if isinstance(value, dict):
         # Of the same class: where elements are not alike, a dict is a bare object.
-        copied = copy.copy(value)
+        same = copy.copy(value)
         for key, item in value.items():
-            copied[key] = own(item)
-        return copied
+            same[key] = own(item)
+        return same
     return map_leaves(lambda leaf: leaf if leaf is value else own(leaf), value)
+
+
+_owned: Final = np.frompyfunc(own, 1, 1)

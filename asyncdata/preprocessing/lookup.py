@@ -169,9 +169,10 @@ class Lookup(MapFunction):
             raise ValueError(
                 f"the token {shown} is not in the vocabulary, and num_oov_indices=0 leaves no index for it"
             )
-        if not self._text and self.salt is None:
+        text = isinstance(unknown[0], bytes)  # a vocabulary of nothing does not know
+        if not text and self.salt is None:
             return np.array([token % count for token in unknown], np.int64)
-        texts = unknown if self._text else [b"%d" % token for token in unknown]
+        texts = unknown if text else [b"%d" % token for token in unknown]
         return hashed(BytesArray.from_items(texts), count, self.salt)
 
     def _weights_of(self, weights: Any) -> list[float] | None:

@@ -1,7 +1,8 @@
 """Writes TFRecord files: records in, framed and optionally compressed bytes out.
 
 For a path, the records go to a temporary file beside it, which replaces the path when the writer is closed without an
-error. Until then, and after an error, the path is unchanged. Records for a file object are written as they come.
+error. Until then, and after an error, the path is unchanged. What a killed program left of such a file is removed by
+the next writer for the path. Records for a file object are written as they come.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import contextlib
 import errno
 import io
 import os
+import re
 import warnings
 import zlib
 from collections.abc import Iterable
@@ -22,7 +24,7 @@ from asyncdata.errors import SystemResourceError, refused
 from asyncdata.formats.compression import check_compression_type
 from asyncdata.formats.crc32c import Bytes
 from asyncdata.formats.tfrecord import encode_many
-from asyncdata.replacing import check_replaceable, open_partial
+from asyncdata.replacing import check_replaceable, open_partial, remove_left_behind
 from asyncdata.storage.local.paths import path_of
 from asyncdata.storage.urls import scheme_of
 
@@ -90,6 +92,8 @@ class TFRecordWriter:
             self._path = Path(path_of(name))
             check_replaceable(self._path)
             self._file: Any
+            with contextlib.suppress(OSError):  # the folder is not there, or cannot be listed
+                remove_left_behind(self._path.parent, re.escape(self._path.name))
             try:
                 self._partial, self._file = open_partial(self._path)
             except OSError as error:
@@ -117,12 +121,19 @@ class TFRecordWriter:
                 self.flush()
 
     def flush(self) -> None:
-        """Gives the collected frames to the file (or to the compressor, which may keep some of them)."""
+        """Gives the collected frames to the file (or to the compressor, which may keep some of them).
+
+        If this fails, the writer is closed, and the path is unchanged.
+        """
         if self._gathered:
             gathered, self._gathered = self._gathered, []
             size, self._gathered_bytes = self._gathered_bytes, 0
-            frames = encode_many(gathered)
-            self._put(frames if self._stream is None else self._stream.compress(frames))
+            try:
+                frames = encode_many(gathered)
+                self._put(frames if self._stream is None else self._stream.compress(frames))
+            except BaseException:
+                self.discard()  # a part of a frame may be in the file
+                raise
             self.records += len(gathered)
             self.payload_bytes += size
 

@@ -50,6 +50,8 @@ def writes(*parts: Any) -> Any:
 def write(value: Any) -> None:
     """Writes to everything in a value that can be written to."""
     if isinstance(value, np.ndarray):
+        for item in value.flat if value.dtype == object else ():
+            write(item)
         value[...] = np.flip(value)
         if value.size and value.dtype.kind in "iuf":
             value.reshape(-1)[:1] += 1

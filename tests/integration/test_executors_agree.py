@@ -489,6 +489,7 @@ def test_ragged_arrays_are_refused_by_batch() -> None:
 
 
 HELD: Final = np.arange(8).reshape(4, 2)
+OBJECTS: Final = np.array([["a"], None], object)
 """What elements of these tests are views or copies of."""
 OWN: Final[dict[str, Callable[[], ad.Dataset]]] = {
     "slices": lambda: ad.Dataset.from_tensor_slices(HELD),
@@ -497,6 +498,8 @@ OWN: Final[dict[str, Callable[[], ad.Dataset]]] = {
     "one element": lambda: ad.Dataset.from_tensors(HELD).repeat(3),
     "yielded": lambda: yielded([HELD[0], HELD[0], HELD[1]]),
     "yielded lists": lambda: yielded([[HELD[0], "a"], [HELD[0], "b"]]),
+    "yielded objects": lambda: yielded([OBJECTS, {"a": OBJECTS}]),
+    "cached objects": lambda: yielded([OBJECTS, OBJECTS]).cache(),
     "yielded nests": lambda: yielded([{"a": HELD[0]}, (HELD[0],)]),
     "yielded ragged": lambda: yielded([ad.RaggedArray.from_nested_row_splits(HELD[:, 0], [np.array([0, 4])])] * 3),
     "returned": lambda: ad.Dataset.range(3).map(lambda _: HELD),

@@ -124,6 +124,24 @@ def test_a_cache_that_another_run_filled_is_not_read() -> None:
         assert plain(list(other)) == here
 
 
+def test_a_run_that_was_overtaken_is_resumed_as_itself() -> None:
+    """Another run has filled the cache while this one made its own elements, in its own order."""
+    with ad.Runtime(ad.Options(num_workers=0)):
+        dataset = D.range(20_000).shuffle(50).cache()
+        with dataset.iterator(epoch=0) as it:
+            first = [next(it) for _ in range(5)]
+            with dataset.iterator(epoch=1) as faster:
+                kept = list(faster)
+            first += [next(it) for _ in range(15_000)]
+            state = json.loads(json.dumps(it.state_dict()))
+            rest = list(it)
+        assert sorted(first + rest) == sorted(kept)
+        assert list(dataset) == kept
+        for here in (dataset, D.range(20_000).shuffle(50).cache()):
+            with here.iterator(state=state) as it:
+                assert list(it) == rest
+
+
 def zipped() -> ad.Dataset:
     """Two that fill one cache at the same time, each in its own order."""
     dataset = D.range(12).shuffle(4).cache()

@@ -135,6 +135,15 @@ def test_numbers_beyond_int64_are_unknown_tokens() -> None:
     assert ad.Lookup([1], num_oov_indices=3)(np.array([(1 << 64) - 1, 1], np.uint64)).tolist() == [0, 3]
 
 
+@pytest.mark.parametrize("salt", [None, 5])
+def test_a_vocabulary_of_nothing_has_no_kind(salt: int | None) -> None:
+    """Any token is unknown, and has the index that other vocabularies have for it."""
+    nothing = ad.adapt(ad.Dataset.from_tensors(["[UNK]"]), ad.Vocabulary(num_oov_indices=3, salt=salt))
+    assert nothing.vocabulary == []
+    for tokens, known in (["b", "c", ""], ["a"]), ([2, -7], [1]):
+        assert nothing(tokens).tolist() == ad.Lookup(known, num_oov_indices=3, salt=salt)(tokens).tolist()
+
+
 @pytest.mark.parametrize(
     ("tokens", "mask", "name"),
     [(["a"], None, "[UNK]"), (["[UNK]", "a"], "[UNK]_", "[UNK]__"), ([-1, 0], -2, -3), ([1], None, -1)],

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import errno
 import gzip
 import io
 import os
+import random
 import zlib
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from asyncdata.errors import SystemResourceError
 from asyncdata.formats.tfrecord import encode_many
 from asyncdata.record.tfrecord_writer import TFRecordWriter
 from tests.formats.streams import iter_records
@@ -89,6 +92,19 @@ def test_a_writer_that_is_dropped_leaves_nothing_behind(tmp_path: Path) -> None:
     assert [(entry.name, entry.read_bytes()) for entry in tmp_path.iterdir()] == [("a.tfrecord", b"old")]
 
 
+def test_what_a_killed_program_left_is_removed_by_the_next_writer(tmp_path: Path) -> None:
+    """What somebody writes at the same time stays, and so do the files of other paths."""
+    for name in (".a.rec.0123abcd.partial", ".b.rec.0123abcd.partial", ".a.rec.partial"):
+        (tmp_path / name).write_bytes(b"left")
+    with TFRecordWriter(tmp_path / "a.rec") as first:
+        first.write(b"1")
+        with TFRecordWriter(tmp_path / "a.rec") as second:
+            second.write(b"2")
+        assert (tmp_path / "a.rec").read_bytes() == encode_many([b"2"])
+    assert (tmp_path / "a.rec").read_bytes() == encode_many([b"1"])
+    assert sorted(os.listdir(tmp_path)) == [".a.rec.partial", ".b.rec.0123abcd.partial", "a.rec"]
+
+
 def test_the_path_appears_only_when_the_file_is_whole(tmp_path: Path) -> None:
     """Until ``close()``, the path does not exist."""
     path = tmp_path / "a.tfrecord"
@@ -143,6 +159,36 @@ def test_unbuffered_files_get_everything() -> None:
     writer.write(b"x" * 100)
     with pytest.raises(BlockingIOError, match="takes nothing now"):
         writer.close()
+
+
+class FullOnce(io.BytesIO):
+    """Has room again after it was full."""
+
+    was_full = False
+
+    def write(self, data: Any) -> int:
+        if self.was_full:
+            return super().write(data)
+        self.was_full = True
+        super().write(bytes(data)[:1000])
+        raise OSError(errno.ENOSPC, "full")
+
+
+@pytest.mark.parametrize("kind", [None, "GZIP"])
+def test_a_writer_that_has_failed_writes_nothing_more(kind: str | None, tmp_path: Path) -> None:
+    """Whoever goes on all the same gets no file with a gap in it."""
+    file, record = FullOnce(), random.Random(1).randbytes(2_000_000)
+    into_file, into_path = TFRecordWriter(file, kind), TFRecordWriter(tmp_path / "a", kind)
+    into_path._file.close()
+    into_path._file = FullOnce()
+    for writer, error in ((into_file, OSError), (into_path, SystemResourceError)):
+        with pytest.raises(error, match="full"):
+            writer.write(record)
+        with pytest.raises(ValueError, match="closed"):
+            writer.write(record)
+        writer.close()
+    assert len(file.getvalue()) == 1000
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_addresses_are_no_records() -> None:

@@ -44,6 +44,8 @@ _FEW: Final = 256
 """Up to this number, integers are packed faster from a list than from an array."""
 _FLOAT: Final = struct.Struct("<f")
 _PLAIN: Final = frozenset((int, float, bytes, str))
+_INTEGERS: Final = (int, np.integer, np.bool_)
+_NUMBERS: Final = (*_INTEGERS, float, np.floating)
 _SHORT_LEADS: Final = tuple(_FIRST + size for size in SHORT_VARINTS[:_COPIED])
 """The bytes before a copied value, by its size."""
 
@@ -217,13 +219,18 @@ def _array_feature(value: Any) -> _Message:
     if array.dtype.kind in "SUO" or (array.dtype.kind == "f" and not isinstance(value, float)):
         # The items themselves: numpy casts mixed lists to one type, and cuts zero bytes off the end of strings.
         items = np.asarray(value, object).ravel().tolist()
-        if items and all(isinstance(item, int | np.integer) for item in items):
+        if items and all(isinstance(item, _INTEGERS) for item in items):
             integers = [int(item) for item in items]
             if min(integers) < _LEAST or max(integers) > _MOST:
                 raise OverflowError(f"one of {len(items)} integers does not fit an int64")
             return _numbers(np.array(integers))  # of numpy's unsigned ones and others it makes floats
         if array.dtype.kind != "f":
-            return _strings([_encoded(item) for item in items])
+            if not items or not isinstance(items[0], _NUMBERS):
+                return _strings([_encoded(item) for item in items])
+            for item in items:
+                if not isinstance(item, _NUMBERS):
+                    raise TypeError(f"expected numbers like the first item, not {kind_of(item)}")
+            array = np.array(items, np.float64)
     return _numbers(array.ravel())
 
 

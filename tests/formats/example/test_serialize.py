@@ -180,8 +180,27 @@ def test_what_cannot_be_stored_is_named(values: list[Any], error: type[Exception
 )
 @pytest.mark.parametrize("repeats", [1, 20, 200])
 def test_types_that_belong_together_are_mixed(values: list[Any], plain: list[Any], repeats: int) -> None:
-    """As the list in which all have the plain type."""
+    """As the list in which all have the plain type; so does an array of objects."""
     assert serialize_example({"key": values * repeats}) == serialize_example({"key": plain * repeats})
+    objects = np.empty(len(values) * repeats, object)
+    objects[:] = values * repeats
+    if not isinstance(values[0], list):
+        assert serialize_example({"key": objects}) == serialize_example({"key": plain * repeats})
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([1, None], "numbers like the first item, not None"),
+        ([0.5, "a"], "numbers like the first item, not a str"),
+        ([b"a", 1], "bytes or str like the first item, not an int"),
+        ([None, 1], "bytes, str, numbers, or a list or array of one of these, not None"),
+    ],
+)
+def test_the_item_that_does_not_belong_is_named(values: list[Any], expected: str) -> None:
+    """And not one that could be stored."""
+    with pytest.raises(TypeError, match=expected):
+        serialize_example({"key": values})
 
 
 def test_the_order_of_keys_is_the_callers() -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from typing import Final
 
 from asyncdata.formats.block_image import ImageBuilder, unpickled
 from asyncdata.memory.advance import EMPTY
 from asyncdata.memory.block import Block
+from asyncdata.memory.columns import ObjectColumn
+from asyncdata.memory.structure import LEAF, flatten, has_structure
 from asyncdata.runtime.stage import BLOCK_ROWS, Pause
 from asyncdata.runtime.stages.group.materialized import rows_of
+from asyncdata.runtime.stages.sources.arrays import block_of_elements
 from asyncdata.runtime.stages.store.stored import StoreWriter
 
 IMAGE_BYTES: Final = 1 << 20
@@ -30,7 +35,12 @@ class Recorder:
         self._pause = Pause()
 
     async def keep(self, block: Block) -> None:
-        """Copies the rows of a block, so many at a time that no image becomes much too large."""
+        """Copies the rows of a block."""
+        for part in (block,) if self._filling.keeps_objects else _alike(block):
+            await self._keep(part)
+
+    async def _keep(self, block: Block) -> None:
+        """So many at a time that no image becomes much too large."""
         rows = max(1, len(block) * self._image_bytes // (block.nbytes + 48 * len(block)))
         for start in range(0, len(block), rows):
             some = slice(start, min(start + rows, len(block)))
@@ -55,3 +65,16 @@ class Recorder:
     async def _flush(self) -> None:
         if self._builder.rows:
             await self._filling.add(self._builder.finish())
+
+
+def _alike(block: Block) -> Iterator[Block]:
+    """The rows by how they nest: where they nest differently, a block has them as bare objects."""
+    column = unpickled(block.columns[0]) if block.structure is LEAF else None
+    if not isinstance(column, ObjectColumn) or not any(has_structure(type(item)) for item in column.items):
+        yield block
+        return
+    start = 0
+    for _, run in itertools.groupby(column.items, lambda item: flatten(item)[1]):
+        part = list(run)
+        yield block_of_elements(part, block.origin[start : start + len(part)], EMPTY)
+        start += len(part)

@@ -57,7 +57,13 @@ _NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EM
 
 
 class StoreWriter(Protocol):
-    """Elements on their way into a store."""
+    """Elements on their way into a store.
+
+    Attributes:
+        keeps_objects: Whether any Python object can be kept, as it is.
+    """
+
+    keeps_objects: bool
 
     async def add(self, image: Image) -> None:
         """Takes an image over."""
@@ -149,6 +155,7 @@ class MemoryStore:
     ) -> None:
         self._elements = elements
         self._filling = filling
+        self._is_read = False
         self._cell = cell
         self._charges = charges
         self._budget = context.budget
@@ -160,6 +167,7 @@ class MemoryStore:
         images = self._cell.images
         if images is None:
             return None
+        self._is_read = True
         async with self._charges.lock:
             if not self._charges.tickets:
                 nbytes = sum(map(_kept_bytes, images))
@@ -181,8 +189,8 @@ class MemoryStore:
         self._filling = self._filling and self._filling.beginning(state)
 
     def told(self) -> Told:
-        """See `ElementStore`."""
-        return Told(self._filling, kept=False) if self._cell.images is None else Told(self._cell.filling, kept=True)
+        """See `ElementStore`; another run may have filled the cell while this one made its own elements."""
+        return Told(self._cell.filling, kept=True) if self._is_read else Told(self._filling, kept=False)
 
     async def load(self, number: int) -> Block:
         """See `ElementStore`."""
@@ -202,6 +210,8 @@ class MemoryStore:
 
 
 class _MemoryWriter:
+    keeps_objects = True
+
     def __init__(self, store: MemoryStore, cell: MemoryCell, charges: Charges, budget: Budget) -> None:
         self._store = store
         self._cell = cell
@@ -374,6 +384,8 @@ class FileStore:
 class _NoWriter:
     """Keeps nothing, because there is a complete file."""
 
+    keeps_objects = True
+
     async def add(self, image: Image) -> None:
         """See `StoreWriter`."""
 
@@ -406,6 +418,8 @@ class FileWriter:
         codec: What images are packed by, or None.
         freshness: Says what the elements are made of; None leaves that out.
     """
+
+    keeps_objects = False
 
     def __init__(
         self, context: StageContext, path: Path, codec: str | None = None, freshness: Freshness | None = None

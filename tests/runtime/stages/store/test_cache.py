@@ -359,6 +359,41 @@ def test_what_could_not_be_read_is_not_written(element: Any, why: str, tmp_path:
     assert list(tmp_path.iterdir()) == []
 
 
+UNLIKE: list[Any] = [
+    {"a": 1},
+    {"a": 2, "b": b"x"},
+    {"b": b"y", "a": 3},
+    (4, None),
+    (5,),
+    (6, (7,)),
+    8,
+    "ä",
+    Point(9, None),
+    {"a": ()},
+]
+
+
+@pytest.mark.parametrize("where", ["memory", "file", "snapshot"])
+@pytest.mark.parametrize("parallel", [None, 2])
+def test_elements_may_nest_differently(where: str, parallel: int | None, tmp_path: Path) -> None:
+    """Whether they come in one block or one by one, from here or from workers."""
+    source = ad.Dataset.range(len(UNLIKE) * 5).map(lambda i: UNLIKE[int(i) // 5], parallel)
+    ds = {
+        "memory": source.cache(),
+        "file": source.cache(tmp_path / "c"),
+        "snapshot": source.snapshot(tmp_path / "s"),
+    }[where]
+    expected = [each for each in UNLIKE for _ in range(5)]
+    written, read = list(ds), list(ds)
+    assert list(map(repr, written)) == list(map(repr, read)) == list(map(repr, source))
+    assert read == expected
+    with ds.iterator() as it:
+        first = [next(it) for _ in range(17)]
+        state = it.state_dict()
+    with ds.iterator(state=state) as it:
+        assert [*first, *it] == expected
+
+
 def test_plain_numbers_in_a_file(tmp_path: Path) -> None:
     """Of all sizes, and complex; and the deepest nest that there may be."""
 
