@@ -68,6 +68,8 @@ _LISTING: Final = {
 """What helps steps that wait for a list of files, by kind."""
 _MADE_OF_EACH: Final = ("interleave", "flat_map")
 """Kinds of steps that call a function for a dataset of each element, on the stage loop."""
+_LOOKING: Final = ("filter", "take_while", "group_by_window", "rejection_resample")
+"""Kinds of steps that call functions on the stage loop to decide what becomes of an element."""
 _PARSED: Final = {
     "JsonLinesDataset": "Let worker processes parse: JsonLinesDataset(..., num_parallel_calls=ad.AUTOTUNE).",
     "CsvDataset": "Read more files at a time: num_parallel_reads, or cycle_length of interleave.",
@@ -255,10 +257,9 @@ def _working(step: StepStats, facts: _Facts) -> tuple[Cause, str, str]:
     if step.kind == "map":
         action = "Let worker processes do it: map(..., num_parallel_calls=ad.AUTOTUNE), neither inline nor vectorized."
         return "loop", busy, action
-    if step.kind == "filter":
-        action = (
-            "Compute what it looks at in front of it: map(..., num_parallel_calls=ad.AUTOTUNE), in worker processes."
-        )
+    if step.kind in _LOOKING or step.kind == "scan":
+        part = "does not depend on its state" if step.kind == "scan" else "it looks at"
+        action = f"Compute what {part} in front of it: map(..., num_parallel_calls=ad.AUTOTUNE), in worker processes."
         return "loop", busy, action
     if step.kind in _MADE_OF_EACH:
         action = (
@@ -315,21 +316,42 @@ def _several_generators(step: StepStats, inside_s: float, facts: _Facts) -> str:
         inside_s: Seconds that each copy was waited for.
         facts: Of the pipeline.
     """
-    if step.copies < _SEVERAL:
+    turns, is_ahead = _turns(facts.steps.index(step), facts.steps)
+    if step.copies < _SEVERAL or turns == "flat_map":
         return (
             "Use several generators, each of which works ahead: Dataset.range(n).interleave(lambda i: "
             "Dataset.from_generator(...).prefetch(8)); or map a function over an index."
         )
     if inside_s < _MOSTLY * facts.window_s:
+        ahead = "" if is_ahead else "put prefetch(8) behind from_generator inside the interleave, or "
         return (
-            f"The {step.copies:.0f} generators take turns. Let them work side by side: put prefetch(8) behind "
-            "from_generator inside the interleave, or use interleave(..., deterministic=False)."
+            f"The {step.copies:.0f} generators take turns. Let them work side by side: {ahead}"
+            "use interleave(..., deterministic=False)."
         )
     return "Make the generators faster, use more of them at a time (cycle_length), or map a function over an index."
 
 
+def _turns(place: int, steps: Sequence[StepStats]) -> tuple[str, bool]:
+    """What reads the datasets that a source is part of in turns (interleave, flat_map); whether they work ahead."""
+    is_ahead = False
+    for above in reversed(range(place)):
+        if place not in steps[above].inputs:
+            continue
+        names, *_ = steps[above].inputs
+        if steps[above].kind in _MADE_OF_EACH and place != names:
+            return steps[above].name.partition("(")[0], is_ahead
+        is_ahead = is_ahead or steps[above].ahead
+        place = above
+    return "", is_ahead
+
+
 def _in_source_thread(step: StepStats, facts: _Facts) -> tuple[Cause, str, str]:
     if step.kind == "from_generator":
+        ran, waited = step.calls_s / facts.window_s, step.workers_s * step.copies / facts.window_s
+        is_computing = facts.cpu.process_s - facts.cpu.loop_s >= _MOSTLY * facts.window_s
+        if _BUSY <= ran < _BUSY * waited and not is_computing:
+            evidence = f"{waited:.1f} generators were to run at a time, and {ran:.1f} did: there are no more threads"
+            return "generator", evidence, "Raise Options(num_threads=...)."
         action = _several_generators(step, step.workers_s, facts)
         return "generator", "its thread was in the generator most of it", action
     files = f"of {max(1, round(step.copies))} files at a time"

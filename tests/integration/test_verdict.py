@@ -130,6 +130,14 @@ def test_a_step_that_waits_for_the_loop_is_not_blamed(name: str) -> None:
     assert stats.verdict.step == "map(compute)"
 
 
+def test_generators_that_wait_for_threads_are_found() -> None:
+    """Four of them, for which there is one thread; more generators would not help."""
+    generators = ad.Dataset.range(4).interleave(lambda _: ad.Dataset.from_generator(slowly), 4, deterministic=False)
+    stats = read(generators, most=20, num_threads=1)
+    assert (stats.verdict.cause, stats.verdict.step) == ("generator", "from_generator(slowly)"), stats
+    assert "num_threads" in stats.verdict.action, stats
+
+
 def test_workers_that_wait_are_told_from_workers_that_compute() -> None:
     """Both are named; other programs may have the processors that the second one needs."""
     with ad.Runtime(ad.Options(memory_limit_bytes=LIMIT_BYTES, num_workers=2)):

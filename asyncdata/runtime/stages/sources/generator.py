@@ -214,14 +214,16 @@ class GeneratorStage(_YieldingStage):
             await self._ahead.room(lambda: not self._wanted or len(self._ahead.items) > 0)
             self._calling = True
             try:
-                await self.context.threads.run(self._collect, self._wanted, loop)
+                seconds = await self.context.threads.run(self._collect, self._wanted, loop)
+                self.context.meter.calls_s += seconds
             finally:
                 self._calling = False
                 self._ahead.tell()
 
-    def _collect(self, limit: int, loop: asyncio.AbstractEventLoop) -> None:
-        """In a thread: takes up to `limit` elements, for 2 ms or until the first one."""
+    def _collect(self, limit: int, loop: asyncio.AbstractEventLoop) -> float:
+        """In a thread: takes up to `limit` elements, for 2 ms or until the first one. Returns how long it took."""
         taken = nbytes = 0
+        began = time.monotonic()
         try:
             if self._iterator is None:
                 made = self._started()
@@ -244,6 +246,7 @@ class GeneratorStage(_YieldingStage):
         except BaseException as error:  # noqa: BLE001 -- named, and raised behind the elements before it
             named = self._named(error)
             raise named from named.__cause__
+        return time.monotonic() - began
 
     async def _pull(self, limit: int) -> Block | None:
         if self._ahead.items:
