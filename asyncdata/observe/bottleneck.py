@@ -50,6 +50,7 @@ _CROWDED: Final = 0.75
 """Of the allowed reads: with one file at a time, those of the next fifteen are under way, of 24 allowed at first."""
 _FULL: Final = 0.85
 _AWAIT: Final = "Await inside it, or make it a plain function with num_parallel_calls=ad.AUTOTUNE."
+_AWAIT_OR_YIELD: Final = "Await inside it, or make it a plain generator, which runs in a thread."
 _REFUSED: Final = 3
 _FAILING: Final = 0.2
 _WRITING: Final = {
@@ -246,7 +247,7 @@ def _working(step: StepStats, facts: _Facts) -> tuple[Cause, str, str]:
     busy = f"it worked {_percent(worked_s / facts.window_s)} of it on the stage loop, which is one thread"
     cpu = facts.cpu
     if step.runs == "coroutine":
-        if step.inputs:
+        if step.inputs or step.kept_s >= _MOSTLY * facts.window_s:
             return _in_coroutines(step, facts)
         return "generator", "it was awaited for its next element", _several_generators(step, step.working_s, facts)
     if _is_starved(cpu.loop_s, cpu.loop_delayed_s, step.working_s):
@@ -295,8 +296,9 @@ def _in_coroutines(step: StepStats, facts: _Facts) -> tuple[Cause, str, str]:
         if _is_starved(cpu.loop_s, cpu.loop_delayed_s, step.kept_s):
             return _machine(cpu.loop_delayed_s, cpu.loop_s)
         share = _percent(step.kept_s / facts.window_s)
-        evidence = f"for {share} of it its async function kept the stage loop, which is one thread, without awaiting"
-        return "blocked_loop", evidence, _AWAIT
+        what, action = ("function", _AWAIT) if step.inputs else ("generator", _AWAIT_OR_YIELD)
+        evidence = f"for {share} of it its async {what} kept the stage loop, which is one thread, without awaiting"
+        return "blocked_loop", evidence, action
     if cpu.loop_s + cpu.loop_delayed_s >= _FULL * facts.window_s:
         return _computing(facts)
     return "calls", _at_most(step), f"Raise num_parallel_calls above {step.parallel}."

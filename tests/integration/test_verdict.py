@@ -11,7 +11,7 @@ import gzip
 import random
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +75,18 @@ def slowly() -> Iterator[int]:
         yield number
 
 
+async def slowly_async() -> AsyncIterator[int]:
+    """A slow async generator."""
+    for number in range(20):
+        yield await rest_async(number)
+
+
+async def slowly_blocking() -> AsyncIterator[int]:
+    """One that lets nothing else run meanwhile."""
+    for number in range(20):
+        yield rest(number)
+
+
 NUMBERS = ad.Dataset.range(60)
 
 
@@ -92,6 +104,13 @@ NUMBERS = ad.Dataset.range(60)
         ),
         pytest.param("calls", NUMBERS.map(rest_async).batch(4), "map(rest_async)", id="coroutines one by one"),
         pytest.param("generator", ad.Dataset.from_generator(slowly).batch(2), "from_generator(slowly)", id="generator"),
+        pytest.param(
+            "generator", ad.Dataset.from_generator(slowly_async).batch(2), "from_generator(slowly_async)", id="async"
+        ),
+        pytest.param(
+            *("blocked_loop", ad.Dataset.from_generator(slowly_blocking).batch(2), "from_generator(slowly_blocking)"),
+            id="async generator that blocks",
+        ),
         pytest.param("interpreter", NUMBERS.map(compute, 4, executor="thread"), "map(compute)", id="threads compute"),
     ],
 )

@@ -148,6 +148,11 @@ CASES: dict[str, tuple[str, str, str, tuple[StepStats, ...], dict[str, Any]]] = 
         (WAITING, step("from_generator", working_s=9.0, runs="coroutine", ahead=True)),
         {},
     ),
+    "an async generator that blocks the loop": (
+        *("blocked_loop", "from_generator", "a plain generator"),
+        (WAITING, step("from_generator", working_s=9.0, kept_s=8.5, runs="coroutine", ahead=True)),
+        {},
+    ),
     "a generator": (
         *("generator", "from_generator", "several"),
         (WAITING, step("from_generator", workers_s=9.0, runs="thread", ahead=True)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import operator
 import time
 from abc import abstractmethod
@@ -17,6 +18,7 @@ from asyncdata.memory.block import Block
 from asyncdata.memory.structure import element_bytes
 from asyncdata.observe.parts import Runs
 from asyncdata.runtime.memory.activity import Outside
+from asyncdata.runtime.meter import Timed
 from asyncdata.runtime.stage import BLOCK_ROWS, LONG_STEP_S, Ahead, StageContext
 from asyncdata.runtime.stages.sources.arrays import CountedStage, Taken, columns_of
 from asyncdata.runtime.state.json_codec import from_json, to_json
@@ -288,10 +290,12 @@ class AsyncGeneratorStage(_YieldingStage):
         iterator: AsyncIterator[Any] | None = None
         try:
             iterator = aiter(self._started())
+            is_plain = inspect.isasyncgen(iterator)  # other iterators may have awaitables of any kind
             while True:
                 try:
+                    coming = anext(iterator)
                     with Outside():
-                        item = await anext(iterator)
+                        item = await (Timed(coming, self.context.meter) if is_plain else coming)
                 except StopAsyncIteration:
                     break
                 self._nbytes += element_bytes(item)
