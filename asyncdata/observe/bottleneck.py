@@ -8,7 +8,7 @@ for memory, for its calls, or for storage) and the counters of processors and re
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
@@ -336,15 +336,19 @@ def _several_generators(step: StepStats, inside_s: float, facts: _Facts) -> str:
 def _turns(place: int, steps: Sequence[StepStats]) -> tuple[str, bool]:
     """What reads the datasets that a source is part of in turns (interleave, flat_map); whether they work ahead."""
     is_ahead = False
-    for above in reversed(range(place)):
-        if place not in steps[above].inputs:
-            continue
-        names, *_ = steps[above].inputs
-        if steps[above].kind in _MADE_OF_EACH and place != names:
-            return steps[above].name.partition("(")[0], is_ahead
-        is_ahead = is_ahead or steps[above].ahead
-        place = above
+    for step, below in _way_up(place, steps):
+        if step.kind in _MADE_OF_EACH and below != step.inputs[0]:
+            return step.name.partition("(")[0], is_ahead
+        is_ahead = is_ahead or step.ahead
     return "", is_ahead
+
+
+def _way_up(place: int, steps: Sequence[StepStats]) -> Iterator[tuple[StepStats, int]]:
+    """The steps that the elements of a step go through, each with the place from which they come."""
+    for above in reversed(range(place)):
+        if place in steps[above].inputs:
+            yield steps[above], place
+            place = above
 
 
 def _in_source_thread(step: StepStats, facts: _Facts) -> tuple[Cause, str, str]:
@@ -455,15 +459,12 @@ def _few_files(step: StepStats, facts: _Facts, flight: str) -> tuple[Cause, str,
 
 def _opened(place: int, steps: Sequence[StepStats]) -> int | float:
     """How many files, or other inner datasets, a source belongs to one of; infinite if that is not known."""
-    for above in reversed(range(place)):
-        if place not in steps[above].inputs:
-            continue
-        names, *_ = steps[above].inputs
-        if steps[above].kind in _MADE_OF_EACH and place != names:
+    for step, below in _way_up(place, steps):
+        names, *_ = step.inputs
+        if step.kind in _MADE_OF_EACH and below != names:
             return steps[names].elements or math.inf
-        if steps[above].kind == "concatenate":
+        if step.kind == "concatenate":
             return math.inf
-        place = above
     return 1
 
 
