@@ -9,7 +9,8 @@ Ownership is linear: the owner of a block owns what its rows hold, and either pa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import MutableSequence, Sequence
+from typing import Final
 
 import numpy as np
 
@@ -17,6 +18,9 @@ from asyncdata.memory.advance import NO_ORIGINS, SUB_INDEX, Advance, Rows
 from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColumn, concat
 from asyncdata.memory.structure import LEAF, Structure, has_structure, unflatten
 from asyncdata.types import Element
+
+_BLOCKS_WITHOUT_ROWS: Final = 256
+"""So many in a row are joined: a filter gives any number of them, and the marks of joined ones are copied again."""
 
 
 class Block:
@@ -149,3 +153,12 @@ class Block:
         columns = tuple(concat(parts) for parts in zip(*(block.columns for block in full), strict=True))
         origin = np.concatenate([block.origin for block in full])
         return Block(full[0].structure, columns, origin, advance)
+
+    def add_to(self, parts: MutableSequence[Block]) -> None:
+        """Appends this block to others that wait, whose number stays small as long as there are no rows."""
+        parts.append(self)
+        if len(parts) % _BLOCKS_WITHOUT_ROWS:
+            return
+        if not any(len(parts[-place]) for place in range(1, _BLOCKS_WITHOUT_ROWS + 1)):
+            empty = [parts.pop() for _ in range(_BLOCKS_WITHOUT_ROWS)]
+            parts.append(Block.concat(empty[::-1]))

@@ -8,7 +8,7 @@ for memory, for its calls, or for storage) and the counters of processors and re
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
@@ -50,6 +50,7 @@ _CROWDED: Final = 0.75
 """Of the allowed reads: with one file at a time, those of the next fifteen are under way, of 24 allowed at first."""
 _FULL: Final = 0.85
 _AWAIT: Final = "Await inside it, or make it a plain function with num_parallel_calls=ad.AUTOTUNE."
+_AWAIT_OR_YIELD: Final = "Await inside it, or make it a plain generator, which runs in a thread."
 _REFUSED: Final = 3
 _FAILING: Final = 0.2
 _WRITING: Final = {
@@ -68,6 +69,8 @@ _LISTING: Final = {
 """What helps steps that wait for a list of files, by kind."""
 _MADE_OF_EACH: Final = ("interleave", "flat_map")
 """Kinds of steps that call a function for a dataset of each element, on the stage loop."""
+_LOOKING: Final = ("filter", "take_while", "group_by_window", "rejection_resample")
+"""Kinds of steps that call functions on the stage loop to decide what becomes of an element."""
 _PARSED: Final = {
     "JsonLinesDataset": "Let worker processes parse: JsonLinesDataset(..., num_parallel_calls=ad.AUTOTUNE).",
     "CsvDataset": "Read more files at a time: num_parallel_reads, or cycle_length of interleave.",
@@ -244,7 +247,7 @@ def _working(step: StepStats, facts: _Facts) -> tuple[Cause, str, str]:
     busy = f"it worked {_percent(worked_s / facts.window_s)} of it on the stage loop, which is one thread"
     cpu = facts.cpu
     if step.runs == "coroutine":
-        if step.inputs:
+        if step.inputs or step.kept_s >= _MOSTLY * facts.window_s:
             return _in_coroutines(step, facts)
         return "generator", "it was awaited for its next element", _several_generators(step, step.working_s, facts)
     if _is_starved(cpu.loop_s, cpu.loop_delayed_s, step.working_s):
@@ -255,10 +258,9 @@ def _working(step: StepStats, facts: _Facts) -> tuple[Cause, str, str]:
     if step.kind == "map":
         action = "Let worker processes do it: map(..., num_parallel_calls=ad.AUTOTUNE), neither inline nor vectorized."
         return "loop", busy, action
-    if step.kind == "filter":
-        action = (
-            "Compute what it looks at in front of it: map(..., num_parallel_calls=ad.AUTOTUNE), in worker processes."
-        )
+    if step.kind in _LOOKING or step.kind == "scan":
+        part = "does not depend on its state" if step.kind == "scan" else "it looks at"
+        action = f"Compute what {part} in front of it: map(..., num_parallel_calls=ad.AUTOTUNE), in worker processes."
         return "loop", busy, action
     if step.kind in _MADE_OF_EACH:
         action = (
@@ -294,8 +296,9 @@ def _in_coroutines(step: StepStats, facts: _Facts) -> tuple[Cause, str, str]:
         if _is_starved(cpu.loop_s, cpu.loop_delayed_s, step.kept_s):
             return _machine(cpu.loop_delayed_s, cpu.loop_s)
         share = _percent(step.kept_s / facts.window_s)
-        evidence = f"for {share} of it its async function kept the stage loop, which is one thread, without awaiting"
-        return "blocked_loop", evidence, _AWAIT
+        what, action = ("function", _AWAIT) if step.inputs else ("generator", _AWAIT_OR_YIELD)
+        evidence = f"for {share} of it its async {what} kept the stage loop, which is one thread, without awaiting"
+        return "blocked_loop", evidence, action
     if cpu.loop_s + cpu.loop_delayed_s >= _FULL * facts.window_s:
         return _computing(facts)
     return "calls", _at_most(step), f"Raise num_parallel_calls above {step.parallel}."
@@ -315,21 +318,46 @@ def _several_generators(step: StepStats, inside_s: float, facts: _Facts) -> str:
         inside_s: Seconds that each copy was waited for.
         facts: Of the pipeline.
     """
-    if step.copies < _SEVERAL:
+    turns, is_ahead = _turns(facts.steps.index(step), facts.steps)
+    if step.copies < _SEVERAL or turns == "flat_map":
         return (
             "Use several generators, each of which works ahead: Dataset.range(n).interleave(lambda i: "
             "Dataset.from_generator(...).prefetch(8)); or map a function over an index."
         )
     if inside_s < _MOSTLY * facts.window_s:
+        ahead = "" if is_ahead else "put prefetch(8) behind from_generator inside the interleave, or "
         return (
-            f"The {step.copies:.0f} generators take turns. Let them work side by side: put prefetch(8) behind "
-            "from_generator inside the interleave, or use interleave(..., deterministic=False)."
+            f"The {step.copies:.0f} generators take turns. Let them work side by side: {ahead}"
+            "use interleave(..., deterministic=False)."
         )
     return "Make the generators faster, use more of them at a time (cycle_length), or map a function over an index."
 
 
+def _turns(place: int, steps: Sequence[StepStats]) -> tuple[str, bool]:
+    """What reads the datasets that a source is part of in turns (interleave, flat_map); whether they work ahead."""
+    is_ahead = False
+    for step, below in _way_up(place, steps):
+        if step.kind in _MADE_OF_EACH and below != step.inputs[0]:
+            return step.name.partition("(")[0], is_ahead
+        is_ahead = is_ahead or step.ahead
+    return "", is_ahead
+
+
+def _way_up(place: int, steps: Sequence[StepStats]) -> Iterator[tuple[StepStats, int]]:
+    """The steps that the elements of a step go through, each with the place from which they come."""
+    for above in reversed(range(place)):
+        if place in steps[above].inputs:
+            yield steps[above], place
+            place = above
+
+
 def _in_source_thread(step: StepStats, facts: _Facts) -> tuple[Cause, str, str]:
     if step.kind == "from_generator":
+        ran, waited = step.calls_s / facts.window_s, step.workers_s * step.copies / facts.window_s
+        is_computing = facts.cpu.process_s - facts.cpu.loop_s >= _MOSTLY * facts.window_s
+        if _BUSY <= ran < _BUSY * waited and not is_computing:
+            evidence = f"{waited:.1f} generators were to run at a time, and {ran:.1f} did: there are no more threads"
+            return "generator", evidence, "Raise Options(num_threads=...)."
         action = _several_generators(step, step.workers_s, facts)
         return "generator", "its thread was in the generator most of it", action
     files = f"of {max(1, round(step.copies))} files at a time"
@@ -431,15 +459,12 @@ def _few_files(step: StepStats, facts: _Facts, flight: str) -> tuple[Cause, str,
 
 def _opened(place: int, steps: Sequence[StepStats]) -> int | float:
     """How many files, or other inner datasets, a source belongs to one of; infinite if that is not known."""
-    for above in reversed(range(place)):
-        if place not in steps[above].inputs:
-            continue
-        names, *_ = steps[above].inputs
-        if steps[above].kind in _MADE_OF_EACH and place != names:
+    for step, below in _way_up(place, steps):
+        names, *_ = step.inputs
+        if step.kind in _MADE_OF_EACH and below != names:
             return steps[names].elements or math.inf
-        if steps[above].kind == "concatenate":
+        if step.kind == "concatenate":
             return math.inf
-        place = above
     return 1
 
 

@@ -14,8 +14,8 @@ while it is pulled.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Awaitable, Generator, Mapping
+from typing import Any, Final, cast
 
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import ObjectColumn
@@ -97,6 +97,51 @@ class Meter:
         if self.task is None:
             return self.pulls.seconds(now)
         return max(0.0, self.task.seconds(now) - self.full.seconds(now))
+
+
+class Timed:
+    """Awaits a call, and counts the seconds for which it keeps the loop.
+
+    Args:
+        call: What the function returned, or the next step of an async generator.
+        meter: Where they are counted.
+
+    Attributes:
+        cr_await: The call, for those who ask where its task is.
+    """
+
+    __slots__ = ("_meter", "_steps", "cr_await")
+
+    def __init__(self, call: Awaitable[Any], meter: Meter) -> None:
+        self.cr_await = call
+        self._steps = call.__await__()
+        self._meter = meter
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return cast("Generator[Any, Any, Any]", self)
+
+    def __next__(self) -> Any:
+        return self.send(None)
+
+    def send(self, value: Any) -> Any:
+        """Goes on to the next await."""
+        began = clock()
+        try:
+            return self._steps.send(value)
+        finally:
+            self._meter.kept_s += clock() - began
+
+    def throw(self, *error: Any) -> Any:
+        """Goes on with an error, to the next await."""
+        began = clock()
+        try:
+            return self._steps.throw(*error)
+        finally:
+            self._meter.kept_s += clock() - began
+
+    def close(self) -> None:
+        """Ends it."""
+        self._steps.close()
 
 
 def step_stats(meters: Mapping[str, Meter], window_s: float) -> tuple[StepStats, ...]:

@@ -11,7 +11,7 @@ import gzip
 import random
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +75,18 @@ def slowly() -> Iterator[int]:
         yield number
 
 
+async def slowly_async() -> AsyncIterator[int]:
+    """A slow async generator."""
+    for number in range(20):
+        yield await rest_async(number)
+
+
+async def slowly_blocking() -> AsyncIterator[int]:
+    """One that lets nothing else run meanwhile."""
+    for number in range(20):
+        yield rest(number)
+
+
 NUMBERS = ad.Dataset.range(60)
 
 
@@ -92,6 +104,13 @@ NUMBERS = ad.Dataset.range(60)
         ),
         pytest.param("calls", NUMBERS.map(rest_async).batch(4), "map(rest_async)", id="coroutines one by one"),
         pytest.param("generator", ad.Dataset.from_generator(slowly).batch(2), "from_generator(slowly)", id="generator"),
+        pytest.param(
+            "generator", ad.Dataset.from_generator(slowly_async).batch(2), "from_generator(slowly_async)", id="async"
+        ),
+        pytest.param(
+            *("blocked_loop", ad.Dataset.from_generator(slowly_blocking).batch(2), "from_generator(slowly_blocking)"),
+            id="async generator that blocks",
+        ),
         pytest.param("interpreter", NUMBERS.map(compute, 4, executor="thread"), "map(compute)", id="threads compute"),
     ],
 )
@@ -128,6 +147,14 @@ def test_a_step_that_waits_for_the_loop_is_not_blamed(name: str) -> None:
     stats = read(shared(name))
     assert sum(step.working_s for step in stats.steps) <= 1.02 * stats.window_s
     assert stats.verdict.step == "map(compute)"
+
+
+def test_generators_that_wait_for_threads_are_found() -> None:
+    """Four of them, for which there is one thread; more generators would not help."""
+    generators = ad.Dataset.range(4).interleave(lambda _: ad.Dataset.from_generator(slowly), 4, deterministic=False)
+    stats = read(generators, most=20, num_threads=1)
+    assert (stats.verdict.cause, stats.verdict.step) == ("generator", "from_generator(slowly)"), stats
+    assert "num_threads" in stats.verdict.action, stats
 
 
 def test_workers_that_wait_are_told_from_workers_that_compute() -> None:

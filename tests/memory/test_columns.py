@@ -229,3 +229,16 @@ def test_arrays_keep_their_type_when_they_are_joined(dtype: str) -> None:
     joined = concat([ArrayColumn(np.zeros(2, dtype)), ArrayColumn(np.zeros(3, dtype))])
     assert isinstance(joined, ArrayColumn)
     assert joined.array.dtype.str == np.dtype(dtype).str
+
+
+def test_blocks_without_rows_that_wait_stay_few() -> None:
+    """However many there are; rows between them, and the marks of all, stay in order."""
+    parts: list[Block] = []
+    for number in range(3000):
+        found = Block(LEAF, (ArrayColumn(np.array([number])),), np.zeros((1, 4), np.int64), Advance(1, ((0, number),)))
+        block = found if number == 1500 else Block.empty(Advance(0, ((0, number),)))
+        block.add_to(parts)
+    assert len(parts) < 1000
+    joined = Block.concat(parts)
+    assert [int(value) for value in joined.elements()] == [1500]
+    assert joined.advance.marks == tuple((int(number > 1500), number) for number in range(3000))

@@ -132,10 +132,25 @@ CASES: dict[str, tuple[str, str, str, tuple[StepStats, ...], dict[str, Any]]] = 
         (WAITING, step("flat_map", working_s=9.0), SOURCE),
         {},
     ),
+    "a function that groups": (
+        *("loop", "group_by_window", "Compute what it looks at"),
+        (WAITING, step("group_by_window", working_s=9.0), SOURCE),
+        {},
+    ),
+    "a function with a state": (
+        *("loop", "scan", "does not depend on its state"),
+        (WAITING, step("scan", working_s=9.0), SOURCE),
+        {},
+    ),
     "another step of the loop": ("loop", "unique", "filter early", (WAITING, step("unique", working_s=9.0)), {}),
     "an async generator": (
         *("generator", "from_generator", "several"),
         (WAITING, step("from_generator", working_s=9.0, runs="coroutine", ahead=True)),
+        {},
+    ),
+    "an async generator that blocks the loop": (
+        *("blocked_loop", "from_generator", "a plain generator"),
+        (WAITING, step("from_generator", working_s=9.0, kept_s=8.5, runs="coroutine", ahead=True)),
         {},
     ),
     "a generator": (
@@ -160,6 +175,22 @@ CASES: dict[str, tuple[str, str, str, tuple[StepStats, ...], dict[str, Any]]] = 
         *("generator", "from_generator", "cycle_length"),
         (step("interleave", input_s=9.0), step("from_generator", workers_s=9.0, runs="thread", ahead=True, copies=4.0)),
         {},
+    ),
+    "generators that wait for threads": (
+        *("generator", "from_generator", "num_threads"),
+        (
+            step("interleave", input_s=9.0),
+            step("from_generator", workers_s=9.0, calls_s=20.0, runs="thread", ahead=True, copies=4.0),
+        ),
+        {},
+    ),
+    "generators that compute": (
+        *("generator", "from_generator", "cycle_length"),
+        (
+            step("interleave", input_s=9.0),
+            step("from_generator", workers_s=9.0, calls_s=20.0, runs="thread", ahead=True, copies=4.0),
+        ),
+        {"cpu": CpuStats(process_s=9.5, loop_s=0.5)},
     ),
     "JSON lines": (
         *("parsing", "JsonLinesDataset", "num_parallel_calls"),
@@ -338,6 +369,27 @@ def test_no_more_files_at_a_time_are_advised_than_there_are(files: int, action: 
     found = dataclasses.replace(pipeline(), steps=steps).verdict
     assert (found.cause, found.step) == ("parallelism", "read")
     assert action in found.action
+
+
+@pytest.mark.parametrize(
+    ("turns", "between", "action"),
+    [
+        ("interleave", "prefetch", "side by side: use interleave(..., deterministic=False)."),
+        ("interleave", "map", "prefetch(8)"),
+        ("flat_map", "map", "Use several generators"),
+    ],
+)
+def test_what_generators_that_take_turns_do_already_is_not_advised(turns: str, between: str, action: str) -> None:
+    """A prefetch behind them; of a flat_map there is nothing that could be set."""
+    steps = (
+        dataclasses.replace(step("interleave", input_s=9.0, inputs=(1, 2)), name=f"{turns}(made)"),
+        step("range"),
+        step(between, input_s=2.5, copies=4.0, awaited_s=9.0, ahead=between == "prefetch", inputs=(3,)),
+        step("from_generator", workers_s=2.2, runs="thread", ahead=True, copies=4.0),
+    )
+    found = dataclasses.replace(pipeline(), steps=steps).verdict.action
+    assert action in found
+    assert ("prefetch(8)" in found) == (between == "map")
 
 
 def test_a_file_whose_records_become_datasets_is_none_of_them() -> None:

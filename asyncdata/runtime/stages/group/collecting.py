@@ -91,7 +91,7 @@ class Collector:
             if block is None:
                 self._ended = True
             else:
-                self._parts.append(block)
+                block.add_to(self._parts)
                 self._rows += len(block)
                 await self._outside.add(block)
         if not self._parts:

@@ -148,7 +148,7 @@ class WindowStage(Stage):
         if block is None:
             self._ended = True
         else:
-            self._fresh.append(block)
+            block.add_to(self._fresh)
             self._rows += len(block)
             await self._outside.add(block)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Coroutine, Generator, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import numpy as np
 
@@ -15,9 +15,8 @@ from asyncdata.memory.block import Block
 from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn
 from asyncdata.memory.returned import returned_nest
 from asyncdata.memory.structure import element_bytes
-from asyncdata.observe.stopwatch import clock
 from asyncdata.runtime.memory.activity import Outside
-from asyncdata.runtime.meter import Meter
+from asyncdata.runtime.meter import Timed
 from asyncdata.runtime.stage import BLOCK_ROWS, Ahead, Stage, StageContext, is_ended_by_pipeline
 from asyncdata.runtime.stages.rows.rowwise import RowwiseStage
 from asyncdata.runtime.stages.sources.arrays import block_of_elements
@@ -78,48 +77,6 @@ class _Call:
     def is_good(self) -> bool:
         """Whether it has returned."""
         return self.done and self.error is None
-
-
-class _Timed:
-    """Awaits a call, and counts the seconds for which it keeps the loop.
-
-    Args:
-        call: What the function returned.
-        meter: Where they are counted.
-
-    Attributes:
-        cr_await: The call, for those who ask where its task is.
-    """
-
-    __slots__ = ("_meter", "_steps", "cr_await")
-
-    def __init__(self, call: Coroutine[Any, Any, Any], meter: Meter) -> None:
-        self.cr_await = call
-        self._steps = call.__await__()
-        self._meter = meter
-
-    def __await__(self) -> Generator[Any, Any, Any]:
-        return cast("Generator[Any, Any, Any]", self)
-
-    def __next__(self) -> Any:
-        return self.send(None)
-
-    def send(self, value: Any) -> Any:
-        began = clock()
-        try:
-            return self._steps.send(value)
-        finally:
-            self._meter.kept_s += clock() - began
-
-    def throw(self, *error: Any) -> Any:
-        began = clock()
-        try:
-            return self._steps.throw(*error)
-        finally:
-            self._meter.kept_s += clock() - began
-
-    def close(self) -> None:
-        self._steps.close()
 
 
 class AsyncMapStage(Stage):
@@ -215,7 +172,7 @@ class AsyncMapStage(Stage):
             if self._keys is not None:
                 named["rng"] = generator(self._keys, call.origin[0], self._depth)
             with Outside():
-                value = await _Timed(self._function(*arguments, *self._resources, **named), self.context.meter)
+                value = await Timed(self._function(*arguments, *self._resources, **named), self.context.meter)
             call.value = as_element(value)
         except BaseException as error:
             explain_call(error, self._function, (*arguments, *self._resources), named)

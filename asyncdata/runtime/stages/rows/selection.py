@@ -9,7 +9,7 @@ import numpy as np
 
 from asyncdata.memory.advance import Advance, Mark, Rows
 from asyncdata.memory.block import Block
-from asyncdata.runtime.stage import Stage, StageContext
+from asyncdata.runtime.stage import BLOCK_ROWS, Stage, StageContext
 from asyncdata.runtime.stages.rows.rowwise import RowwiseStage
 from asyncdata.runtime.state.marker import Marker
 from asyncdata.runtime.state.tracks import Track
@@ -87,7 +87,8 @@ class SkipStage(Stage):
         self._marker.begin(mark["passed"] + mark["skip"], mark["input"])
 
     async def _pull(self, limit: int) -> Block | None:
-        block = await self._upstream.pull(limit)
+        # What is left out is asked for in large blocks, even if the caller wants a few elements only.
+        block = await self._upstream.pull(max(limit, min(self._left, BLOCK_ROWS)))
         if block is None:
             if self._track is not None:
                 self._track.ends(self._count - self._left)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import operator
 import time
 from abc import abstractmethod
@@ -17,6 +18,7 @@ from asyncdata.memory.block import Block
 from asyncdata.memory.structure import element_bytes
 from asyncdata.observe.parts import Runs
 from asyncdata.runtime.memory.activity import Outside
+from asyncdata.runtime.meter import Timed
 from asyncdata.runtime.stage import BLOCK_ROWS, LONG_STEP_S, Ahead, StageContext
 from asyncdata.runtime.stages.sources.arrays import CountedStage, Taken, columns_of
 from asyncdata.runtime.state.json_codec import from_json, to_json
@@ -214,14 +216,16 @@ class GeneratorStage(_YieldingStage):
             await self._ahead.room(lambda: not self._wanted or len(self._ahead.items) > 0)
             self._calling = True
             try:
-                await self.context.threads.run(self._collect, self._wanted, loop)
+                seconds = await self.context.threads.run(self._collect, self._wanted, loop)
+                self.context.meter.calls_s += seconds
             finally:
                 self._calling = False
                 self._ahead.tell()
 
-    def _collect(self, limit: int, loop: asyncio.AbstractEventLoop) -> None:
-        """In a thread: takes up to `limit` elements, for 2 ms or until the first one."""
+    def _collect(self, limit: int, loop: asyncio.AbstractEventLoop) -> float:
+        """In a thread: takes up to `limit` elements, for 2 ms or until the first one. Returns how long it took."""
         taken = nbytes = 0
+        began = time.monotonic()
         try:
             if self._iterator is None:
                 made = self._started()
@@ -244,6 +248,7 @@ class GeneratorStage(_YieldingStage):
         except BaseException as error:  # noqa: BLE001 -- named, and raised behind the elements before it
             named = self._named(error)
             raise named from named.__cause__
+        return time.monotonic() - began
 
     async def _pull(self, limit: int) -> Block | None:
         if self._ahead.items:
@@ -285,10 +290,12 @@ class AsyncGeneratorStage(_YieldingStage):
         iterator: AsyncIterator[Any] | None = None
         try:
             iterator = aiter(self._started())
+            is_plain = inspect.isasyncgen(iterator)  # other iterators may have awaitables of any kind
             while True:
                 try:
+                    coming = anext(iterator)
                     with Outside():
-                        item = await anext(iterator)
+                        item = await (Timed(coming, self.context.meter) if is_plain else coming)
                 except StopAsyncIteration:
                     break
                 self._nbytes += element_bytes(item)

@@ -143,6 +143,25 @@ def test_take_asks_for_no_more_than_it_needs() -> None:
     assert [limit for what, _, *limit in events if what == "pull"] == [[4]]
 
 
+def test_skip_leaves_out_large_blocks() -> None:
+    """However few elements are wanted at a time; behind them no more are asked for than are wanted."""
+    asked: list[Any] = []
+
+    async def run() -> list[int]:
+        bench = Bench()
+        source = Watched(numbers(bench, 3 * BLOCK_ROWS), asked, "in")
+        stage = SkipStage(bench.context("skip"), source, 2 * BLOCK_ROWS + 3)
+        found: list[int] = []
+        while not found and (block := await stage.pull(5)) is not None:
+            found += [int(value) for value in block.elements()]
+        await stage.aclose()
+        bench._check()
+        return found
+
+    assert asyncio.run(run()) == [2 * BLOCK_ROWS + 3, 2 * BLOCK_ROWS + 4]
+    assert [limit for what, _, *limit in asked if what == "pull"] == [[BLOCK_ROWS], [BLOCK_ROWS], [5]]
+
+
 def test_draining_is_known_from_what_is_left() -> None:
     """A stage that needs nothing more from its sources says so, for the next epoch to begin."""
 
