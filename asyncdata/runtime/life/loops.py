@@ -107,7 +107,9 @@ class LoopThread:
             self._started.open()
             if self._asked_to_stop:
                 self._stop.set()
-            await self._stop.wait()
+            while not self._stop.is_set():
+                with contextlib.suppress(asyncio.CancelledError):  # user code that cancels all tasks of its loop
+                    await self._stop.wait()
         self._has_stopped = True
 
     async def _end_foreign_tasks(self) -> None:
