@@ -188,6 +188,17 @@ def test_a_function_that_cancels_its_task(cancelled: Callable[[ad.Dataset], ad.D
         assert len(list(ad.Dataset.range(10).map(first_of_two, num_parallel_calls=2))) == 10
 
 
+def test_a_function_that_stops_its_loop() -> None:
+    """The loop goes on; it is not the function's to stop."""
+
+    async def stop(x: Any) -> Any:
+        asyncio.get_running_loop().stop()
+        await asyncio.sleep(0)
+        return x
+
+    assert list(ad.Dataset.range(10).map(stop, num_parallel_calls=2)) == list(range(10))
+
+
 def test_exceptions_with_odd_constructors() -> None:
     """An exception class that cannot be rebuilt elsewhere arrives in words all the same."""
 
