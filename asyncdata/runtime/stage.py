@@ -35,7 +35,7 @@ from asyncdata.runtime.memory.budget import Budget
 from asyncdata.runtime.meter import Meter
 from asyncdata.runtime.reading.source_table import SourceTable
 from asyncdata.runtime.state.choices import Choices
-from asyncdata.workers.failure import as_raisable
+from asyncdata.workers.failure import annotate, as_raisable
 
 T = TypeVar("T")
 
@@ -276,6 +276,7 @@ class Ahead(Generic[T]):
     def __init__(self, context: StageContext, fill: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self.items: deque[T] = deque()
         self.ended = False
+        self._label = context.label
         self._spawn = context.spawn
         self._fill = fill
         self._meter = context.meter
@@ -291,6 +292,8 @@ class Ahead(Generic[T]):
                 await self._fill()
         except BaseException as error:
             if is_ended_by_pipeline(error):
+                self._error = cancelled_task()
+                annotate(self._error, f"in {self._label}")
                 raise
             self._error = as_raisable(error)
         finally:
@@ -361,7 +364,15 @@ def is_ended_by_pipeline(error: BaseException) -> bool:
     """Whether an error of the current task is its cancellation by the pipeline, which goes on at once.
 
     A function may also raise ``CancelledError`` by itself, by awaiting something that was cancelled: this is an error
-    like any other.
+    like any other. One that cancels the task in which it runs cannot be told from the pipeline: see `cancelled_task`.
     """
     task = asyncio.current_task()
     return issubclass(type(error), asyncio.CancelledError) and task is not None and bool(task.cancelling())
+
+
+def cancelled_task() -> Exception:
+    """What a task that was cancelled leaves to whoever still waits for what it makes.
+
+    The pipeline cancels only tasks for which nobody waits any more; so a function cancelled the task in which it runs.
+    """
+    return as_raisable(asyncio.CancelledError("a function has cancelled the task in which it runs"))

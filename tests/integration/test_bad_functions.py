@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -104,6 +106,97 @@ def test_answers_that_a_step_cannot_use(wrong: Callable[[ad.Dataset], ad.Dataset
     """The error names the element, as an error of the function itself does."""
     error = error_of(wrong(ad.Dataset.range(5)), (TypeError, ValueError))
     assert any("element 3 of range" in note for note in error.__notes__), error
+
+
+def cancel_here(x: Any) -> Any:
+    """A function that cancels the task in which it runs, at one element."""
+    task = asyncio.current_task()
+    if x == 5 and task is not None:
+        task.cancel()
+    return x
+
+
+def cancel_all(x: Any) -> Any:
+    """A function that cancels all tasks of its loop, at one element."""
+    for task in asyncio.all_tasks() if x == 5 else ():
+        task.cancel()
+    return x
+
+
+async def cancel_and_wait(x: Any) -> Any:
+    """The same, awaited."""
+    cancel_here(x)
+    await asyncio.sleep(0)
+    return x
+
+
+async def numbers_until_cancelled() -> AsyncIterator[int]:
+    """A generator that does it."""
+    for x in range(10):
+        yield await cancel_and_wait(x)
+
+
+@contextlib.asynccontextmanager
+async def cancelled_setup() -> AsyncIterator[int]:
+    """What is to be entered before the first call does it."""
+    yield await cancel_and_wait(5)
+
+
+async def timed_out_before(x: Any) -> None:
+    """A timeout that does not take its cancellation back, and something that was cancelled by others later."""
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().call_soon(task.cancel)
+    with contextlib.suppress(asyncio.CancelledError):
+        await asyncio.get_running_loop().create_future()
+    cancelled = asyncio.get_running_loop().create_future()
+    cancelled.cancel()
+    await cancelled
+
+
+async def first_of_two(x: Any, _resource: int = 0) -> Any:
+    """A function that may be given something."""
+    return x
+
+
+@pytest.mark.parametrize(
+    ("cancelled", "before"),
+    [
+        pytest.param(lambda ds: ds.map(cancel_and_wait, num_parallel_calls=3), 5, id="async"),
+        pytest.param(
+            lambda ds: ds.map(cancel_and_wait, num_parallel_calls=3, deterministic=False), None, id="in any order"
+        ),
+        pytest.param(lambda ds: ds.map(timed_out_before), 0, id="of a timeout"),
+        pytest.param(lambda _: ad.Dataset.from_generator(numbers_until_cancelled), 5, id="generator"),
+        pytest.param(lambda ds: ds.map(first_of_two, setup=cancelled_setup), 0, id="setup"),
+        pytest.param(lambda ds: ds.repeat().map(cancel_here), None, id="plain"),
+        pytest.param(lambda ds: ds.repeat().map(cancel_all), None, id="all tasks"),
+        pytest.param(lambda ds: ds.map(cancel_here).prefetch(2), None, id="behind prefetch"),
+        pytest.param(
+            lambda ds: ds.map(cancel_here).map(abs, num_parallel_calls=2, executor="thread"), None, id="behind threads"
+        ),
+    ],
+)
+def test_a_function_that_cancels_its_task(cancelled: Callable[[ad.Dataset], ad.Dataset], before: int | None) -> None:
+    """An error like any other: no end of the elements, no wait for what never comes; and the Runtime goes on."""
+    found: list[Any] = []
+    with ad.Runtime():
+        with cancelled(ad.Dataset.range(10)).iterator() as numbers:
+            with pytest.raises(ad.UserFunctionError, match="cancelled the task in which it runs"):
+                found.extend(numbers)
+            assert before is None or found == list(range(before))
+        assert len(list(ad.Dataset.range(10).map(first_of_two, num_parallel_calls=2))) == 10
+
+
+def test_a_function_that_stops_its_loop() -> None:
+    """The loop goes on; it is not the function's to stop."""
+
+    async def stop(x: Any) -> Any:
+        asyncio.get_running_loop().stop()
+        await asyncio.sleep(0)
+        return x
+
+    assert list(ad.Dataset.range(10).map(stop, num_parallel_calls=2)) == list(range(10))
 
 
 def test_exceptions_with_odd_constructors() -> None:

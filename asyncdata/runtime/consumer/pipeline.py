@@ -39,7 +39,7 @@ from asyncdata.runtime.lower.depth import lower_whole
 from asyncdata.runtime.memory.budget import Budget
 from asyncdata.runtime.scope import Scope, Services
 from asyncdata.runtime.settings import behind_plans
-from asyncdata.runtime.stage import BLOCK_ROWS, Pause, Stage
+from asyncdata.runtime.stage import BLOCK_ROWS, Pause, Stage, cancelled_task
 from asyncdata.runtime.state.document import Start
 from asyncdata.runtime.state.news import News
 from asyncdata.runtime.state.tracks import Owner
@@ -115,7 +115,9 @@ class Pipeline:
         except Exception as refused:  # noqa: BLE001 -- raised by the iterator, which must not wait for ever
             error = refused
         except asyncio.CancelledError:
-            error = PipelineClosedError("the Runtime was closed while the pipeline was running")
+            error = cancelled_task()
+            if not self._runtime.is_usable():
+                error = PipelineClosedError("the Runtime was closed while the pipeline was running")
         self._root_ended = True
         # A task of its own: whoever cancels this one does not keep it from putting everything back.
         put_back = self._runtime.spawn_on_stage(self._put_back(services, error))

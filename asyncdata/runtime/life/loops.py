@@ -86,7 +86,10 @@ class LoopThread:
             return
         asyncio.set_event_loop(self.loop)
         try:
-            self.loop.run_until_complete(self._main())
+            main = self.loop.create_task(self._main())
+            while not main.done():
+                with contextlib.suppress(RuntimeError):  # user code that stops its loop
+                    self.loop.run_until_complete(main)
             self.loop.run_until_complete(self._end_foreign_tasks())
             self.loop.run_until_complete(self.loop.shutdown_asyncgens())
             self.loop.run_until_complete(self.loop.shutdown_default_executor())
@@ -107,7 +110,9 @@ class LoopThread:
             self._started.open()
             if self._asked_to_stop:
                 self._stop.set()
-            await self._stop.wait()
+            while not self._stop.is_set():
+                with contextlib.suppress(asyncio.CancelledError):  # user code that cancels all tasks of its loop
+                    await self._stop.wait()
         self._has_stopped = True
 
     async def _end_foreign_tasks(self) -> None:

@@ -23,7 +23,7 @@ import numpy as np
 from asyncdata.memory.advance import EMPTY, Advance, Mark, Marks, Rows, Slots, State
 from asyncdata.memory.block import Block
 from asyncdata.memory.used import NO_PAIRS
-from asyncdata.runtime.stage import BLOCK_ROWS, Pause, Stage, StageContext, close_all
+from asyncdata.runtime.stage import BLOCK_ROWS, Pause, Stage, StageContext, cancelled_task, close_all
 from asyncdata.runtime.stages.order.inputs import Input
 from asyncdata.runtime.stages.order.rotation import RotationPlan, Turn, next_turn, plan_rows, recorded_rows, runs_of
 from asyncdata.runtime.state.choices import Choices
@@ -487,6 +487,9 @@ class InterleaveStage(Stage):
     async def _pull_into(self, slot: _Slot) -> None:
         try:
             await slot.more(slot.limit, self._pause)
+        except asyncio.CancelledError:
+            slot.error = cancelled_task()
+            raise
         except Exception as error:  # noqa: BLE001 -- raised by the pull that meets this slot
             slot.error = error
         finally:

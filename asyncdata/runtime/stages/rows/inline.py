@@ -17,7 +17,7 @@ from asyncdata.memory.returned import returned_nest
 from asyncdata.memory.structure import element_bytes
 from asyncdata.runtime.memory.activity import Outside
 from asyncdata.runtime.meter import Timed
-from asyncdata.runtime.stage import BLOCK_ROWS, Ahead, Stage, StageContext, is_ended_by_pipeline
+from asyncdata.runtime.stage import BLOCK_ROWS, Ahead, Stage, StageContext, cancelled_task, is_ended_by_pipeline
 from asyncdata.runtime.stages.rows.rowwise import RowwiseStage
 from asyncdata.runtime.stages.sources.arrays import block_of_elements
 from asyncdata.runtime.tuning.knob import Knob, as_knob
@@ -177,13 +177,19 @@ class AsyncMapStage(Stage):
         except BaseException as error:
             explain_call(error, self._function, (*arguments, *self._resources), named)
             if is_ended_by_pipeline(error):
+                self._fail(call, cancelled_task())
                 raise
-            call.error = as_raisable(_as_raised(error))
-            self.context.sources.locate(call.error, self.label, call.origin[0])
+            self._fail(call, as_raisable(_as_raised(error)))
         call.done = True
         if self._parallelism.done % _CALLS_PER_SAMPLE == 0:
             self._parallelism.bytes_each = element_bytes(element) + element_bytes(call.value)
         self._parallelism.done += 1
+        self._ahead.tell()
+
+    def _fail(self, call: _Call, error: Exception) -> None:
+        call.error = error
+        self.context.sources.locate(error, self.label, call.origin[0])
+        call.done = True
         self._ahead.tell()
 
     # --- delivering --------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from asyncdata.memory.block import Block
 from asyncdata.memory.columns import Column
 from asyncdata.observe.stopwatch import Stopwatch
 from asyncdata.runtime.memory.landing import NoRoomError
-from asyncdata.runtime.stage import BLOCK_ROWS, Stage, StageContext
+from asyncdata.runtime.stage import BLOCK_ROWS, Stage, StageContext, cancelled_task
 from asyncdata.runtime.stages.group.collecting import Collected, Collector
 from asyncdata.runtime.stages.work.failed import Failed
 from asyncdata.runtime.stages.work.output_sizes import OutputSizes
@@ -177,6 +177,7 @@ class WorkerStage(Stage):
             with self.context.meter.works_ahead():
                 await self._feed_all()
         except asyncio.CancelledError:
+            self._error = self._error or cancelled_task()
             raise
         except BaseException as error:  # noqa: BLE001 -- raised by the pull that reaches this point
             self._error = error
