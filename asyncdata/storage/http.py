@@ -345,4 +345,5 @@ def _answer_error(head: ResponseHead, body: bytes, *, url: str) -> StorageError:
     if credentials := basic_credentials(url):
         # Some servers repeat what they were sent.
         body = body.replace(credentials.removeprefix("Basic ").encode(), "…".encode())
-    return status_error(head.status, shorten(body), url=url, retry_after_s=parse_retry_after(head.headers.get("retry-after")))
+    retry_after_s = parse_retry_after(head.headers.get("retry-after"))
+    return status_error(head.status, shorten(body), url=url, retry_after_s=retry_after_s)
