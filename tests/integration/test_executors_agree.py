@@ -86,15 +86,10 @@ def outcome(dataset: Iterable[Any]) -> tuple[list[Any], Any]:
 
 
 def check(datasets: dict[str, ad.Dataset], case: str) -> None:
-    """The three places agree.
-
-    A vectorized function that fails does so for as many elements as had arrived.
-    """
+    """The three places agree."""
     expected, error = outcome(datasets["inline"])
     for place in PLACES[1:]:
         found, its_error = outcome(datasets[place])
-        if "vectorized" in case and error and its_error:
-            continue
         assert found == expected, (place, case)
         assert its_error == error, (place, case)
 
@@ -219,7 +214,7 @@ def test_the_same_elements_are_left_out_everywhere(folder: Path) -> None:
     failing = [name for name in FUNCTIONS if name.startswith(("chooses", "fails", "parse_example number"))]
     sources = ["bytes", "texts", "uneven arrays", "examples", "example files", "TarDataset"]
     bad_sources = ["TFRecordDataset damaged", "CsvDataset with a bad row", "JsonLinesDataset with a bad line"]
-    behind_all = [name for name in BEHIND if not name.startswith(("vectorized", "rejection_resample"))]
+    behind_all = [name for name in BEHIND if not name.startswith("rejection_resample")]
 
     @drawing(40, 2000)
     @given(

@@ -92,7 +92,9 @@ class Packer:
             return rows[:, 0]
         ends = np.cumsum(-(-rows[:, 1] // alignment) * alignment) + self.nbytes
         starts: Rows = np.concatenate(([self.nbytes], ends[:-1]))
-        self.nbytes = -(-int(ends[-1]) // ALIGNMENT) * ALIGNMENT
+        # An empty row behind a full slab would lie in the next one.
+        starts[rows[:, 1] == 0] = 0
+        self.nbytes = max(-(-int(ends[-1]) // ALIGNMENT) * ALIGNMENT, ALIGNMENT)
         self._moves.append((starts, rows.copy()))
         return starts
 

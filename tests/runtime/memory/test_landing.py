@@ -19,6 +19,7 @@ from asyncdata.memory.block import Block
 from asyncdata.memory.columns import ObjectColumn, RefColumn
 from asyncdata.memory.leaf import Leaf
 from asyncdata.memory.slabs import Slab
+from asyncdata.memory.structure import LEAF
 from asyncdata.runtime.memory.landing import Landing, LandingAhead, NoRoomError
 from asyncdata.runtime.stages.sources.arrays import block_of_elements, source_origin
 from tests.runtime.stages.laws import LIMIT_BYTES, Bench
@@ -136,6 +137,30 @@ async def test_an_element_that_grows_meanwhile_is_an_error() -> None:
         await landing(block)
     block.release()
     landing.close()
+    await bench.put_back(None)
+
+
+@pytest.mark.parametrize("sizes", [(64, 0), (0, 64), (0, 0)])
+async def test_empty_rows_lie_in_the_slab_of_the_others(sizes: tuple[int, int]) -> None:
+    """Also where these end with it: what lies behind it is another slab, or none, whose holders would be miscounted."""
+    bench = Bench()
+    slabs = bench.budget.slabs
+    landing = Landing(bench.budget, bench.rows)
+    blocks = []
+    for _ in range(GRANULE // 64 + 1):
+        alone = [await bench.budget.take(bench.tasks, 100) for _ in sizes]
+        rows = np.array([(slab.offset, size) for slab, size in zip(alone, sizes, strict=True)], np.int64)
+        block = Block(LEAF, (RefColumn(slabs, rows, Leaf("bytes")),), source_origin(0, 0, len(sizes)), EMPTY)
+        await landing(block)
+        (column,) = block.columns
+        assert isinstance(column, RefColumn)
+        one, other = column.rows[:, 0].tolist()
+        assert slabs.at(one) is slabs.at(other)
+        blocks.append(block)
+    for block in blocks:
+        block.release()
+    landing.close()
+    assert not bench.rows.used
     await bench.put_back(None)
 
 

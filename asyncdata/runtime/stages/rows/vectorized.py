@@ -2,7 +2,9 @@
 
 How many elements a block holds depends on how the data arrived, so the function must treat every row alike and by
 itself; then any blocking gives the same elements. Elements that make no array together (of different types, dtypes or
-shapes) are given to it in calls of their own, since NumPy would convert what arrived together.
+shapes) are given to it in calls of their own, since NumPy would convert what arrived together. If a call fails, half of
+its elements are given to it again, until the element that fails is alone: then those before it were delivered, and it
+is left out, if a policy says so, or its error is raised.
 
     rows of the block      [3, 1, 4]        one array per leaf, a copy that the function may write to
     function               lambda x: 2 * x
@@ -25,6 +27,7 @@ from asyncdata.memory.own import own
 from asyncdata.memory.structure import LEAF, Structure, flatten, leaf_names, unflatten
 from asyncdata.runtime.stage import Stage, StageContext
 from asyncdata.runtime.stages.sources.arrays import columns_of
+from asyncdata.runtime.user_code import leave_out
 from asyncdata.wording import counted, kind_of
 from asyncdata.workers.calling import explain_call, no_coroutine
 from asyncdata.workers.failure import annotate, as_raisable
@@ -44,35 +47,64 @@ class VectorizedMapStage(Stage):
         self._upstream = upstream
         self._function = function
         self._rows = 1
+        self._few: int | None = None  # elements of the next call, where one before it has failed
 
     async def _pull(self, limit: int) -> Block | None:
-        await self._pause()
-        if self._block is None:
-            self._block = await self._upstream.pull(min(limit, self._rows))
-        block = self._block
-        if block is None or not len(block):
-            self._block = None
-            return block
-        structure, columns = _regular(block)
-        alike = list(map(_alike, columns))
-        count = min([limit, len(block), *(found for found, _ in alike)])
-        self._block = None
+        while True:
+            await self._pause()
+            most = min(limit, self._rows if self._few is None else self._few)
+            if self._block is None:
+                self._block = await self._upstream.pull(most)
+            block = self._block
+            if block is None or not len(block):
+                self._block = None
+                return block
+            structure, columns = _regular(block)
+            alike = list(map(_alike, columns))
+            count = min([most, len(block), *(found for found, _ in alike)])
+            arrays = unflatten(structure, iter([array_of(count) for _, array_of in alike]))
+            arguments = arrays if type(arrays) is tuple else (arrays,)
+            try:
+                value = self._function(*arguments)
+            except BaseException as error:  # noqa: BLE001 -- raised if it is that of one element
+                if count > 1:
+                    self._few = count // 2
+                    continue
+                self._few = 1
+                return self._leave_out(error, arguments)
+            return self._made(value, arguments, count)
+
+    def _leave_out(self, error: BaseException, arguments: tuple[Any, ...]) -> Block:
+        """Goes on without the next element, for which the function failed, or raises its error."""
+        assert self._block is not None
+        explain_call(error, self._function, arguments)
+        raised = as_raisable(error)
+        self.context.sources.locate(raised, self.label, self._block.origin[0])
+        news, self._block = leave_out(self._block, raised, self.context.guard)
+        return Block.empty(news.advance)
+
+    def _made(self, value: Any, arguments: tuple[Any, ...], count: int) -> Block:
+        """What the function returned for the next elements."""
+        block, self._block = self._block, None
+        assert block is not None
         if count < len(block):
             block, self._block = block.split(count)
         try:
-            element = unflatten(structure, iter([array_of(count) for _, array_of in alike]))
-            structure, columns = self._call(element, block.origin)
+            structure, columns = self._columns(value, arguments, block.origin)
         finally:
             block.release()
         made = Block(structure, columns, block.origin, block.advance)
-        self._rows = max(1, self.context.block_bytes * len(made) // max(made.nbytes, 1))
+        self._rows = max(1, self.context.block_bytes * count // max(made.nbytes, 1))
+        if self._few is not None:
+            self._few = 2 * count if 2 * count < self._rows else None
+        if self.context.guard is not None:
+            self.context.guard.passed(count)
         return made
 
-    def _call(self, element: Any, origin: Rows) -> tuple[Structure, tuple[Column, ...]]:
-        arguments = element if type(element) is tuple else (element,)
+    def _columns(self, value: Any, arguments: tuple[Any, ...], origin: Rows) -> tuple[Structure, tuple[Column, ...]]:
+        """What it returned must be arrays. If it is not, the function is wrong, and no element: nothing is left out."""
         try:
-            value = no_coroutine(self._function(*arguments))
-            leaves, structure = flatten(value)
+            leaves, structure = flatten(no_coroutine(value))
             named = zip(leaves, leaf_names(structure), strict=True)
             return structure, tuple(_column_of(leaf, name, len(origin)) for leaf, name in named)
         except BaseException as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -62,6 +63,72 @@ def test_leaves_arrive_as_arrays_of_rows_and_leave_as_elements() -> None:
         (6, b"ccc", [3, 3]),
     ]
     assert seen == [(np.ndarray, True, BytesArray, first) for first in "xy"]  # one element, then the others
+
+
+def unless(*bad: int) -> Callable[[Any], Any]:
+    """A vectorized function that fails for these elements."""
+
+    def function(numbers: Any) -> Any:
+        if np.isin(numbers, bad).any():
+            raise ValueError("bad")
+        return numbers * 2
+
+    return function
+
+
+@pytest.mark.parametrize("bad", [0, 1, 37, 98, 99])
+@pytest.mark.parametrize("together", [1, 7, 100])
+def test_elements_before_one_that_fails_are_delivered(bad: int, together: int) -> None:
+    """However many arrive together, also behind a state; the error names the one that failed."""
+    numbers = ad.Dataset.range(100).batch(together).unbatch()
+    ds = numbers.map(unless(bad), vectorized=True).with_options(ad.Options(state_history=100))
+    with ds.iterator() as it:
+        for number in range(bad):
+            assert next(it) == 2 * number
+        with pytest.raises(ValueError, match="bad") as caught:
+            next(it)
+        states = [it.state_dict(at=position) for position in {0, bad // 2, bad}]
+    assert f", element {bad - bad % together} of " in caught.value.__notes__[-1]
+    for state in states:
+        with ds.iterator(state=state) as it:
+            for number in range(state["position"], bad):
+                assert next(it) == 2 * number
+            with pytest.raises(ValueError, match="bad"):
+                next(it)
+
+
+@pytest.mark.parametrize("bad", [(0,), (99,), (3, 4, 50), tuple(range(0, 100, 3)), tuple(range(100))])
+def test_a_policy_leaves_out_the_elements_that_fail(bad: tuple[int, ...]) -> None:
+    """These and no others, as of functions that are called for one element."""
+    ds = ad.Dataset.range(100).map(unless(*bad), vectorized=True)
+    expected = [2 * number for number in range(100) if number not in bad]
+    assert list(ds.ignore_errors()) == expected
+    policy = ad.ErrorPolicy(max_skipped=len(bad))
+    with ds.with_options(ad.Options(errors=policy)).iterator() as it:
+        assert list(it) == expected
+        assert it.stats().skipped.elements == len(bad)
+    policy = ad.ErrorPolicy(max_skipped=len(bad) - 1)
+    with pytest.raises(ad.TooManyErrorsError):
+        list(ds.with_options(ad.Options(errors=policy)))
+
+
+def test_one_element_that_fails_takes_few_calls() -> None:
+    """The elements beside it are soon called for together again."""
+    calls: list[int] = []
+
+    def function(numbers: Any) -> Any:
+        calls.append(len(numbers))
+        return unless(1234)(numbers)
+
+    assert len(list(ad.Dataset.range(4000).map(function, vectorized=True).ignore_errors())) == 3999
+    assert len(calls) < 50
+
+
+def test_a_function_that_is_wrong_is_no_fault_of_the_elements() -> None:
+    """What is no array of rows ends the pipeline under any policy, and is not tried with fewer elements."""
+    ds = ad.Dataset.range(100).map(lambda numbers: numbers[:1], vectorized=True)
+    with pytest.raises(TypeError, match="arrays of 99 rows,"):
+        list(ds.ignore_errors())
 
 
 @pytest.mark.parametrize("result", [3, [1, 2, 3], np.arange(2), np.int64(5)])
