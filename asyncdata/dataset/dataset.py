@@ -184,7 +184,7 @@ class Dataset:
 
         Args:
             generator: A function that returns an iterable (run in a thread), or an async generator function (run on
-                the pipeline's loop). It must not change an array that it has yielded, because that is not copied.
+                the pipeline's loop). It may fill an array or list that it has yielded again for its next element.
             output_types: dtypes, nested like the elements, to which leaves are converted; ``str`` and ``bytes`` are not
                 converted. By default elements are not converted at all.
             output_shapes: Shapes with the same nesting, for `element_spec`.

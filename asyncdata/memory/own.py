@@ -1,12 +1,14 @@
-"""What a function is given belongs to it: it may write to it, and nobody else sees that, wherever it runs.
+"""What a function is given, and what it has returned, belongs to one side: the other may write to it unseen.
 
-A worker process reads copies anyway. On the pipeline's loop elements are views of what the pipeline or the user holds,
-and a list of elements that was pickled whole has each object once, however often it occurs.
+That is so wherever the function runs. A worker process reads and sends copies anyway. On the pipeline's loop elements
+are views of what the pipeline or the user holds, a list of elements that was pickled whole has each object once,
+however often it occurs, and a function or generator may fill the same array again for its next element.
 """
 
 from __future__ import annotations
 
 import copy
+import sys
 from typing import Any, Final
 
 import numpy as np
@@ -20,7 +22,10 @@ _FIXED: Final = frozenset(
 
 
 def own(value: Any) -> Any:
-    """A copy of the arrays, lists, sets and bytearrays in an element; other objects are passed on as they are."""
+    """A copy of the arrays, lists, sets and bytearrays in an element; other objects are passed on as they are.
+
+    Views become ``bytes``.
+    """
     kind = type(value)
     if kind in _FIXED:
         return value
@@ -35,6 +40,8 @@ def own(value: Any) -> Any:
         return [own(item) for item in value]
     if kind is bytearray or kind is set:
         return value.copy()
+    if kind is memoryview:
+        return bytes(value)
     if isinstance(value, dict):
         # Of the same class: where elements are not alike, a dict is a bare object.
         same = copy.copy(value)
@@ -45,3 +52,29 @@ def own(value: Any) -> Any:
 
 
 _owned: Final = np.frompyfunc(own, 1, 1)
+
+
+def settled(value: Any) -> Any:
+    """What a function has returned, or a generator yielded, as it is now: see `own`.
+
+    An array that has just been made for it is not copied. This can be told if the caller has the value in one variable.
+    """
+    kind = type(value)
+    if kind in _FIXED:
+        return value
+    if kind is np.ndarray and sys.getrefcount(value) <= _ALONE and value.flags.owndata and value.dtype != object:
+        return value
+    return own(value)
+
+
+def _references(value: Any) -> int:
+    return sys.getrefcount(value)
+
+
+def _least_references() -> int:
+    """Those of a value in one variable that is passed to a function; Python versions count differently."""
+    value = np.empty(0)
+    return min(_references(value) for _ in range(100))
+
+
+_ALONE: Final = _least_references()

@@ -11,6 +11,7 @@ import numpy as np
 
 from asyncdata.memory.advance import Rows
 from asyncdata.memory.block import Block
+from asyncdata.memory.own import settled
 from asyncdata.memory.structure import element_bytes
 from asyncdata.runtime.error_policy import Guard
 from asyncdata.runtime.stage import BLOCK_BYTES, LONG_STEP_S, StageContext
@@ -56,7 +57,8 @@ class UserFunction:
 
     def element(self, element: Element, origin: Rows) -> Element:
         """What the function returns, as an element."""
-        return self._call(element, origin, as_element)
+        value = self._call(element, origin, as_element)
+        return settled(value)
 
     def holds(self, element: Element, origin: Rows) -> bool:
         """Whether the function's answer is true."""

@@ -13,6 +13,7 @@ import numpy as np
 from asyncdata.memory.advance import NO_ORIGINS, Advance, Rows
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn
+from asyncdata.memory.own import settled
 from asyncdata.memory.returned import returned_nest
 from asyncdata.memory.structure import element_bytes
 from asyncdata.runtime.memory.activity import Outside
@@ -173,7 +174,8 @@ class AsyncMapStage(Stage):
                 named["rng"] = generator(self._keys, call.origin[0], self._depth)
             with Outside():
                 value = await Timed(self._function(*arguments, *self._resources, **named), self.context.meter)
-            call.value = as_element(value)
+            as_element(value)
+            call.value = settled(value)
         except BaseException as error:
             explain_call(error, self._function, (*arguments, *self._resources), named)
             if is_ended_by_pipeline(error):

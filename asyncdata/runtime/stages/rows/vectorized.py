@@ -23,7 +23,7 @@ from asyncdata.memory.advance import Rows
 from asyncdata.memory.block import Block
 from asyncdata.memory.bytesarray import BytesArray
 from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColumn
-from asyncdata.memory.own import own
+from asyncdata.memory.own import own, settled
 from asyncdata.memory.structure import LEAF, Structure, flatten, leaf_names, unflatten
 from asyncdata.runtime.stage import Stage, StageContext
 from asyncdata.runtime.stages.sources.arrays import columns_of
@@ -66,6 +66,7 @@ class VectorizedMapStage(Stage):
             arguments = arrays if type(arrays) is tuple else (arrays,)
             try:
                 value = self._function(*arguments)
+                value = settled(value)
             except BaseException as error:  # noqa: BLE001 -- raised if it is that of one element
                 if count > 1:
                     self._few = count // 2

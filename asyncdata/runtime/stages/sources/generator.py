@@ -15,6 +15,7 @@ from typing import Any, Final
 from asyncdata.errors import StateError
 from asyncdata.memory.advance import Mark
 from asyncdata.memory.block import Block
+from asyncdata.memory.own import settled
 from asyncdata.memory.structure import element_bytes
 from asyncdata.observe.parts import Runs
 from asyncdata.runtime.memory.activity import Outside
@@ -238,6 +239,7 @@ class GeneratorStage(_YieldingStage):
                 if item is _END:
                     self._exhausted = True
                     break
+                item = settled(item)
                 self._ahead.items.append(item)
                 taken += 1
                 nbytes += element_bytes(item)
@@ -298,6 +300,7 @@ class AsyncGeneratorStage(_YieldingStage):
                         item = await (Timed(coming, self.context.meter) if is_plain else coming)
                 except StopAsyncIteration:
                     break
+                item = settled(item)
                 self._nbytes += element_bytes(item)
                 self._ahead.put(item)
                 self._note()
