@@ -304,7 +304,10 @@ def _local_path(name: str, what: str) -> str:
 
     Raises:
         UnsupportedURLError: The URL is not local.
+        ValueError: It is empty.
     """
+    if not name:
+        raise ValueError(f"{what} needs the name of a directory, not ''")
     if scheme_of(name) != "file":
         raise UnsupportedURLError(f"{what} writes to local file systems only", url=name)
     return os.path.abspath(path_of(name))

@@ -214,6 +214,13 @@ def test_integers_of_any_kind_are_integers() -> None:
     assert [arguments.shown(value) for value in (None, Odd(), iter(()))] == ["None", "an Odd", "a tuple_iterator"]
 
 
+@pytest.mark.parametrize(("path", "error"), [("", ValueError), ("gs://bucket/folder", ad.UnsupportedURLError)])
+def test_a_snapshot_needs_a_local_directory(path: str, error: type[Exception]) -> None:
+    """An empty name is not the directory that the program happens to run in."""
+    with pytest.raises(error, match="snapshot"):
+        FIVE.snapshot(path)
+
+
 def test_file_names_may_be_paths(tmp_path: Path) -> None:
     """Wherever a URL is taken, also in lists and as patterns."""
     (tmp_path / "a.txt").write_bytes(b"one\n")
