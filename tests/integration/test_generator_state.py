@@ -170,6 +170,8 @@ def test_every_generator_of_an_interleave_has_its_own_state() -> None:
         list(D.range(4).interleave(lambda _: dataset(shared), cycle_length=3))
     with pytest.raises(ad.StateError, match="already"):
         list(D.zip((dataset(shared), dataset(shared))))
+    with pytest.raises(ad.StateError, match="reads several times at once, as rejection_resample"):
+        list(dataset(Numbers()).rejection_resample(lambda n: int(n) % 2, [0.5, 0.5], seed=1))
 
 
 def test_without_a_state_it_is_replayed_and_that_is_said_once(caplog: pytest.LogCaptureFixture) -> None:

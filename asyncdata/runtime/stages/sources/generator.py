@@ -74,7 +74,8 @@ class OwnState:
         if key in self._telling:
             raise StateError(
                 "the functions of state=(get, set) speak for another generator that runs already, and cannot tell the "
-                "two apart: give each generator an object of its own, with get and set as methods",
+                "two apart: give each generator an object of its own, with get and set as methods. A dataset that a "
+                "pipeline reads several times at once, as rejection_resample does, cannot have state=",
                 stage=self._label,
             )
         self._telling.add(key)
