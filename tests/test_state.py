@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import os
 import random
@@ -119,11 +120,15 @@ def test_a_changed_list_of_files_is_no_state(tmp_path: Path) -> None:
         state = it.state_dict()
     ad.state.save(path, state)
     content = path.read_bytes()
+    (listing,) = state["listings"]
     for place in range(content.index(b'"listings"'), content.index(b'"checksum"')):
         path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
-        with pytest.raises(ad.StateError):
-            ad.state.load(path)
-    (listing,) = state["listings"]
+        try:
+            (loaded,) = ad.state.load(path)["listings"]
+        except ad.StateError:
+            continue
+        # Some bits of the last character mean nothing.
+        assert base64.b64decode(loaded["data"]) == base64.b64decode(listing["data"])
     changes = ({"of": "other"}, {"digest": "0" * 32}, {"data": None}, {"data": listing["data"][:-4]}, {"more": 1})
     for wrong in ([], [listing] * 2, *([{**listing, **change}] for change in changes)):
         with pytest.raises(ad.StateError, match="damaged"):

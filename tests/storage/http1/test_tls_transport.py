@@ -119,7 +119,7 @@ async def test_many_connections_at_a_time_are_exact(certificate: tuple[Path, ssl
             assert buffer == DATA[start : start + size]
 
         async with asyncio.TaskGroup() as group:
-            for _ in range(samples(128, 1000)):
+            for _ in range(samples(200, 1000)):
                 size = draw.choice([1, 1000, 16_384, 70_000, 200_000])
                 group.create_task(check(draw.randrange(len(DATA) - size), size))
         assert client.connects == 64
