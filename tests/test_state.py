@@ -10,6 +10,7 @@ import random
 import signal
 import subprocess
 import sys
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -109,6 +110,10 @@ def test_what_is_no_state(what: str, tmp_path: Path) -> None:
     assert str(path) in str(caught.value)
 
 
+def _list_of(listing: dict[str, Any]) -> bytes:
+    return zlib.decompress(base64.b64decode(listing["data"]))
+
+
 def test_a_changed_list_of_files_is_no_state(tmp_path: Path) -> None:
     """Which files an epoch was begun with is as much a part of the state as its position."""
     path = tmp_path / "state"
@@ -127,8 +132,8 @@ def test_a_changed_list_of_files_is_no_state(tmp_path: Path) -> None:
             (loaded,) = ad.state.load(path)["listings"]
         except ad.StateError:
             continue
-        # Some bits of the last character mean nothing.
-        assert base64.b64decode(loaded["data"]) == base64.b64decode(listing["data"])
+        # Bits that fill up the last character, or the last byte of what is compressed, mean nothing.
+        assert _list_of(loaded) == _list_of(listing)
     changes = ({"of": "other"}, {"digest": "0" * 32}, {"data": None}, {"data": listing["data"][:-4]}, {"more": 1})
     for wrong in ([], [listing] * 2, *([{**listing, **change}] for change in changes)):
         with pytest.raises(ad.StateError, match="damaged"):
