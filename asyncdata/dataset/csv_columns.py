@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
+from itertools import count, islice, pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -148,7 +148,9 @@ def _selected(select: Sequence[int] | None, exclude: Sequence[int] | None, colum
         raise ValueError("give either select_cols or exclude_cols")
     if exclude is not None:
         left_out = set(arguments.integers("exclude_cols", exclude, least=0))
-        return tuple(number for number in range(columns + len(left_out)) if number not in left_out)
+        if not left_out:
+            return None  # not all their numbers: those would allow rows with more fields
+        return tuple(islice((number for number in count() if number not in left_out), columns))
     if select is None:
         return None
     numbers = arguments.integers("select_cols", select, least=0)

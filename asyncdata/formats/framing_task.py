@@ -3,8 +3,8 @@
     this process   question(start, stop, …) ──bytes──▶ worker   run(memory, question): framer.frame(…)
                    answer(reply, start)     ◀──bytes──          positions in 32 bits, relative to the start
 
-A framer depends on nothing but the bytes and the `Place` that it is given, so that each question may go to another
-worker, or be asked again.
+A framer depends on nothing but the bytes and the `Place` that it is given, and what it changes in the bytes is read in
+the same way afterwards, so that each question may go to another worker, or be asked again.
 """
 
 from __future__ import annotations

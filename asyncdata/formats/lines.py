@@ -107,7 +107,10 @@ class LineFramer:
 
 
 def _leave_out_returns(view: memoryview, rows: Positions, ends: Positions, returns: Positions) -> None:
-    """Takes carriage returns out of the lines, in place."""
+    """Takes carriage returns out of the lines, in place.
+
+    Those inside a line are moved to its beginning, not overwritten, so that the same bytes may be framed again.
+    """
     owner = np.searchsorted(ends, returns)
     at_end = returns + 1 == ends[owner]
     single = np.bincount(owner, minlength=len(ends)) == 1
@@ -117,8 +120,9 @@ def _leave_out_returns(view: memoryview, rows: Positions, ends: Positions, retur
     for index in np.unique(owner[~(at_end & single[owner])]).tolist():
         begin, size = rows[index].tolist()
         rest = bytes(view[begin : begin + size]).replace(b"\r", b"")
-        view[begin : begin + len(rest)] = rest
-        rows[index, 1] = len(rest)
+        gone = size - len(rest)
+        view[begin : begin + size] = b"\r" * gone + rest
+        rows[index] = begin + gone, len(rest)
 
 
 def _not_blank(view: memoryview, array: npt.NDArray[np.uint8], rows: Positions) -> npt.NDArray[np.bool_]:

@@ -45,7 +45,7 @@ Leaves: TypeAlias = "list[Packed | npt.NDArray[Any] | list[Any]]"
 
 
 def passing(batch: Any, filters: Filters, arrow: Any) -> Any:
-    """Which rows pass: a condition on a missing value does not hold, unless it is one of those that are listed."""
+    """Which rows pass. `in` and `not in` take a missing value like any other; all other conditions on it are false."""
     compute = arrow.compute
     tests = {
         "=": compute.equal,

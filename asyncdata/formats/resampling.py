@@ -9,6 +9,7 @@ rounding: by less than 0.01, and by 0.2 for `bicubic`, whose weights TensorFlow 
 
 from __future__ import annotations
 
+import contextlib
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, Final
@@ -100,7 +101,8 @@ class Resampler:
             if len(self._known) > _REMEMBERED:
                 self._known.popitem(last=False)
         else:
-            self._known.move_to_end((size, wanted))
+            with contextlib.suppress(KeyError):  # another thread may just have forgotten it
+                self._known.move_to_end((size, wanted))
         return known
 
 

@@ -306,6 +306,30 @@ def test_names_of_columns_that_cannot_be(arguments: tuple[Any, ...], message: st
         ad.CsvDataset("memory://h.csv", {"x": 0}, column_names=["y"])
 
 
+@pytest.mark.parametrize(
+    ("exclude", "rows"),
+    [
+        ([0], [(2, 3), (5, 6)]),
+        ([2, 1], [(1,), (4,)]),
+        ([9, 1, 1], [(1, 3), (4, 6)]),
+        ([3], [(1, 2, 3), (4, 5, 6)]),
+        ([4, 2000], [(1, 2, 3), (4, 5, 6)]),
+        ([], [(1, 2, 3), (4, 5, 6)]),
+    ],
+)
+def test_columns_of_csv_that_are_left_out(exclude: list[int], rows: list[tuple[int, ...]]) -> None:
+    """In any order, as in tf.data; a number behind the last column leaves nothing out."""
+    fsspec.filesystem("memory").pipe("/left.csv", b"1,2,3\n4,5,6\n")
+    assert list(ad.CsvDataset("memory://left.csv", [int] * len(rows[0]), exclude_cols=exclude)) == rows
+
+
+def test_all_columns_of_csv_if_none_is_left_out() -> None:
+    """A row with a field more is then an error, as without the argument."""
+    fsspec.filesystem("memory").pipe("/left.csv", b"1,2,3\n")
+    with pytest.raises(ad.CorruptRecordError, match="2 fields are expected, but there are 3"):
+        list(ad.CsvDataset("memory://left.csv", [int, int], exclude_cols=[]))
+
+
 def test_columns_of_csv() -> None:
     """Defaults and dtypes as tf.data takes them; what cannot be a column is refused at once."""
     fsspec.filesystem("memory").pipe("/c.csv", b"1,2,3,4,x\n,,,,\n")

@@ -76,7 +76,7 @@ CASES: list[tuple[bytes, list[Any], dict[str, Any], list[tuple[Any, ...]], bool]
     (b"1,2,\n", [INT, INT], {"select_cols": [0, 1]}, [(1, 2)], False),
     (b'1,x"y,2\n3,4,5\n', [INT, INT], {"select_cols": [0, 2]}, [], True),
     (b'1,2,x"y\n3,4,5\n', [INT, INT], {"select_cols": [0, 1]}, [], True),
-    (b"1,2\n3,4\n", [INT], {"exclude_cols": [0]}, [(2,), (4,)], False),
+    (b"1,2\n3,4\n", [INT], {"select_cols": [1]}, [(2,), (4,)], False),
     (b"1\x00,a\x00b\n", [BYTES, BYTES], {}, [(b"1\x00", b"a\x00b")], False),
     (b"1e3,1e3\n", [FLOAT, INT], {}, [], True),
     (b"infinity,-INF\nNaN,.5\n5.,1d\n", [FLOAT, FLOAT], {}, [(INF, -INF), (NAN, 0.5)], True),
@@ -149,10 +149,6 @@ def column(wish: Any) -> Column:
 
 def framer(columns: list[Any], options: dict[str, Any]) -> Callable[[], CsvFramer]:
     """Makes framers, with tf.data's names for what is special."""
-    selected = options.get("select_cols")
-    if "exclude_cols" in options:
-        left_out = options["exclude_cols"]
-        selected = [n for n in range(len(columns) + len(left_out)) if n not in left_out]
 
     def make() -> CsvFramer:
         return CsvFramer(
@@ -161,7 +157,7 @@ def framer(columns: list[Any], options: dict[str, Any]) -> Callable[[], CsvFrame
             delimiter=options.get("field_delim", ",").encode(),
             quotes=options.get("use_quote_delim", True),
             na_value=options.get("na_value", "").encode(),
-            selected=selected,
+            selected=options.get("select_cols"),
         )
 
     return make

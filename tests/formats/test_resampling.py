@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+from collections import OrderedDict
+from typing import Any
 
 import numpy as np
 import pytest
@@ -42,6 +44,20 @@ def test_area_is_the_mean() -> None:
     image = np.arange(12, dtype=np.float32).reshape(4, 3, 1)
     assert Resampler("area")(image, 2, 1)[..., 0].tolist() == [[2.5], [8.5]]
     np.testing.assert_allclose(weights("area", 3, 2), [[2 / 3, 1 / 3, 0], [0, 1 / 3, 2 / 3]], atol=1e-6)
+
+
+def test_threads_may_share_a_resampler() -> None:
+    """Weights that another thread forgets, as soon as they are found, are used all the same."""
+
+    class Forgetful(OrderedDict[tuple[int, int], Any]):
+        def get(self, key: Any, default: Any = None) -> Any:
+            return self.pop(key, default)
+
+    image = np.arange(12, dtype=np.float32).reshape(4, 3, 1)
+    resample = Resampler("area")
+    resample._known = Forgetful()
+    for _ in range(3):
+        assert resample(image, 2, 1)[..., 0].tolist() == [[2.5], [8.5]]
 
 
 def test_nearest_takes_the_centre() -> None:

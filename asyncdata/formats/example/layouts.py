@@ -54,25 +54,27 @@ class LayoutReader:
         Returns:
             A column per list, in the order wanted.
         """
-        if self._pause:
-            self._pause -= 1
+        if (pause := self._pause) > 0:
+            self._pause = pause - 1
             return None
+        # A list of its own: other threads may be reading blocks with the same reader.
+        layouts = self._layouts.copy()
         left = np.arange(len(rows))
         columns: list[Any] | None = None
         counts: list[int] = []
         for tried in range(_MOST_LAYOUTS):
-            if tried == len(self._layouts):
+            if tried == len(layouts):
                 at, size = rows[left[0]].tolist()
                 learned = _learn(array[at : at + size].tobytes(), self._slots)
                 if learned is None:
                     break
-                self._layouts.append(learned)
-            layout = self._layouts[tried]
-            found = layout.read(array, rows[left] if tried else rows)
+                layouts.append(learned)
+            found = layouts[tried].read(array, rows[left] if tried else rows)
             if found is None:
                 break
             values, right = found
             if right is None and columns is None:
+                self._layouts = layouts
                 return values
             columns = [_room(value, len(rows)) for value in values] if columns is None else columns
             kept = slice(None) if right is None else right
@@ -83,10 +85,10 @@ class LayoutReader:
             counts[-1] -= len(left)
             if not len(left):
                 # The one that most records had is tried first.
-                self._layouts.insert(0, self._layouts.pop(counts.index(max(counts))))
+                layouts.insert(0, layouts.pop(counts.index(max(counts))))
+                self._layouts = layouts
                 return columns
-        self._layouts.clear()
-        self._pause = _PAUSE
+        self._layouts, self._pause = [], _PAUSE
         return None
 
 

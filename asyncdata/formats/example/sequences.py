@@ -173,6 +173,10 @@ class SequenceExampleParser:
                 found.append([])
                 continue
             found.append(_values(data, place, item))
+        for output in self._sequences:
+            # Here, because records of a batch may have as many of both together.
+            if any(slot is not None and len(found[slot]) != len(found[output.slot]) for slot in output.cuts):
+                raise CorruptRecordError(f"sequence feature {output.name!r} and its partitions differ in steps")
         return found
 
     def _scan(self, data: bytes) -> list[tuple[int, int] | None]:
@@ -209,13 +213,8 @@ class SequenceExampleParser:
         for slot in (output.slot, *output.cuts):
             if slot is not None:
                 columns[slot] = stacked([value for steps in sequences for value in steps[slot]], self._wanted[slot])
-        feature, column = self.sequence_features[output.name], columns[output.slot]
-        if isinstance(feature, RaggedFeature):
-            for slot in output.cuts:
-                if slot is not None and len(columns[slot]) != len(column):
-                    raise CorruptRecordError(f"sequence feature {output.name!r} and its partitions differ in steps")
-            return ragged(output, feature, columns)
-        return column
+        feature = self.sequence_features[output.name]
+        return ragged(output, feature, columns) if isinstance(feature, RaggedFeature) else columns[output.slot]
 
 
 def _values(data: bytes, place: tuple[int, int], item: Wanted) -> list[Any]:

@@ -60,13 +60,15 @@ class ShortEntriesReader:
         Returns:
             A column per list, in the order wanted.
         """
-        if self._pause:
-            self._pause -= 1
+        if (pause := self._pause) > 0:
+            self._pause = pause - 1
             return None
-        if self._chain is not None and (columns := self._chain.read(array, begin, end)) is not None:
+        # Looked up once: other threads may be reading blocks with the same reader.
+        chain = self._chain
+        if chain is not None and (columns := chain.read(array, begin, end)) is not None:
             return columns
-        self._chain = self._learn(array[begin[0] : end[0]].tobytes())
-        if self._chain is not None and (columns := self._chain.read(array, begin, end)) is not None:
+        self._chain = chain = self._learn(array[begin[0] : end[0]].tobytes())
+        if chain is not None and (columns := chain.read(array, begin, end)) is not None:
             return columns
         self._chain, self._pause = None, _PAUSE
         return None

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from asyncdata.formats.example import layouts
 from asyncdata.formats.example.columnar import ColumnarReader
 from asyncdata.formats.example.features import FixedLenFeature
 from asyncdata.formats.example.fields import SPARE_BYTES
@@ -57,6 +58,37 @@ def test_blocks_may_have_one_layout_after_another() -> None:
         columns = reader.read(*laid_out(records))
         assert columns is not None
         assert [values(columns, row) for row in range(20)] == [alone(record, WANTED) for record in records]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        [example(3, bytes(300)), example(300, bytes(300))],
+        [example(5, bytes(300))],
+        [serialize_example({"label": 1})],
+    ],
+)
+def test_threads_may_share_a_reader(other: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever others read with it in the middle of a block, this one is read, and later ones are, too."""
+    reader = LayoutReader(WANTED)
+    records = [example(label, bytes(300)) for label in (3, 300, 70_000, 300, 3, 3)]
+    array, rows = laid_out(records)
+    between: list[Any] = []
+    read = layouts._Layout.read
+
+    def interrupted(layout: Any, array: Any, rows: Any) -> Any:
+        found = read(layout, array, rows)
+        while between:
+            reader.read(*between.pop())
+        return found
+
+    monkeypatch.setattr(layouts._Layout, "read", interrupted)
+    for _ in range(2):
+        between.append(laid_out(other))
+        columns = reader.read(array, rows)
+        assert columns is not None
+        assert [values(columns, row) for row in range(6)] == [alone(record, WANTED) for record in records]
+        assert any(reader.read(array, rows) is not None for _ in range(40))
 
 
 @pytest.mark.parametrize(

@@ -77,6 +77,21 @@ def test_errors_name_record_feature_and_step(sequences: Any, words: list[str]) -
         parse([serialize_sequence_example({}, {"x": []}), bad])
 
 
+def test_partitions_have_the_steps_of_their_values() -> None:
+    """In every record, also in a batch whose records have as many of both together."""
+    ragged = RaggedFeature(int, "v", [RaggedFeature.RowLengths("l")])
+    parse = parse_sequence_example({}, {"x": ragged})
+    right = serialize_sequence_example({}, {"v": [[1, 2], [3]], "l": [[2], [1]]})
+    lacking = serialize_sequence_example({}, {"v": [[1, 2], [3, 4]], "l": [[2]]})
+    left_over = serialize_sequence_example({}, {"v": [[5, 6]], "l": [[1, 1], [2]]})
+    assert parse([right, right])[1]["x"].to_list() == [[[[1, 2]], [[3]]]] * 2
+    for bad in (lacking, left_over):
+        with pytest.raises(CorruptRecordError, match="'x' and its partitions differ in steps"):
+            parse(bad)
+    with pytest.raises(CorruptRecordError, match="record 1 of the 3 in the batch: sequence feature 'x' and its"):
+        parse([right, lacking, left_over])
+
+
 def test_every_truncation_raises_or_parses_and_nothing_else() -> None:
     """No byte is read beyond the record."""
     parse, whole = parse_sequence_example(CONTEXT, SEQUENCES), record(3)

@@ -109,6 +109,42 @@ def test_blocks_may_have_one_order_after_another() -> None:
         assert [values(columns, row) for row in range(20)] == [alone(record, WANTED) for record in records]
 
 
+class Shared(Watched):
+    """Whenever it looks something up, another thread then forgets the chain, or counts the pause down."""
+
+    _kept: Any = None
+    _left = 0
+
+    @property
+    def _chain(self) -> Any:
+        found, self._kept = self._kept, None
+        return found
+
+    @_chain.setter
+    def _chain(self, chain: Any) -> None:
+        self._kept = chain
+
+    @property
+    def _pause(self) -> int:
+        found, self._left = self._left, max(self._left - 1, 0)
+        return found
+
+    @_pause.setter
+    def _pause(self, pause: int) -> None:
+        self._left = pause
+
+
+def test_threads_may_share_a_reader() -> None:
+    """Whatever others read with it in the middle of a block, this one is read; and a pause ends."""
+    reader = Reader(WANTED)
+    reader._short = reader.short = Shared(WANTED)
+    array, rows = laid_out([example(number) for number in range(20)])
+    for pause in (0, 1):
+        reader.short._pause = pause
+        tried = [reader.together(array, rows) is not None for _ in range(5)]
+        assert tried == [not pause, True, True, True, True]
+
+
 @pytest.mark.parametrize(
     "odd",
     [
