@@ -140,6 +140,7 @@ class Run:
         if self._hand.waiting:
             found = self._hand.receive()
             self.handed += 1
+            self._own.forget(self._used)
             return found
         if self._error is not None:
             kept, self._error = self._error, None
@@ -245,6 +246,7 @@ class Run:
             raise ValueError(f"step {steps} was committed after {before}")
         self.committed = steps
         self._own.commit(steps)
+        self._own.forget(steps)
 
     @property
     def _used(self) -> int:
