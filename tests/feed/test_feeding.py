@@ -457,6 +457,19 @@ def test_a_rank_that_fails_takes_the_others_along() -> None:
     on_all_ranks(2, run)
 
 
+def test_a_ranks_own_error_is_raised_though_the_others_cannot_be_told() -> None:
+    """It says why this rank has failed; that the others were not reached is a note on it."""
+
+    class Broken(Meeting):
+        def least(self, numbers: list[int]) -> list[int]:
+            raise PipelineError(f"no rank took {len(numbers)} numbers")
+
+    ds = ad.Dataset.range(3).map(lambda number: 1 // int(number)).filter(lambda _: True).batch(1)
+    with pytest.raises(ZeroDivisionError) as raised:
+        list(plain(ds, 0, Broken(2), world=2, shard=False))
+    assert any("no rank took 7 numbers" in note for note in raised.value.__notes__)
+
+
 def test_ranks_at_different_steps_are_told() -> None:
     """States of different steps would make a run that no uninterrupted run equals."""
     meeting = Meeting(2)
