@@ -25,9 +25,6 @@ from asyncdata.types import Element
 
 END: Final = object()
 
-_KEPT_PASSES: Final = 2
-"""The one that runs and the one before it, of which a batch may still wait to be used."""
-
 
 class EpochPlace(NamedTuple):
     """Where an epoch is, in the words of a state.
@@ -81,7 +78,7 @@ class OwnBatches:
         self._even = even
         self._epoch = place.epoch
         self._begun_by = place.begun_by
-        self._passes: deque[_Pass] = deque(maxlen=_KEPT_PASSES)
+        self._passes: deque[_Pass] = deque()  # those of which a batch may still wait to be used
         self._begun = self._given = place.steps
         self._own_ended = place.turn > 0
         self._last: Element = END
@@ -155,6 +152,11 @@ class OwnBatches:
         """So many steps were used: the state behind them stays known."""
         found = self._of(steps)
         found.iterator.commit(_position(found, steps))
+
+    def forget(self, steps: int) -> None:
+        """No state behind fewer steps will be asked for."""
+        while len(self._passes) > 1 and self._passes[1].first <= steps:
+            self._passes.popleft()
 
     def _of(self, steps: int) -> _Pass:
         return next((each for each in reversed(self._passes) if each.first <= steps), self._passes[0])

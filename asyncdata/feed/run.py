@@ -18,7 +18,7 @@ from asyncdata.feed.even import WINDOW, Agreed, Granted, Least, Place, recalled,
 from asyncdata.feed.own_batches import END, EpochPlace, OwnBatches
 from asyncdata.feed.ranks import Even
 from asyncdata.types import Element
-from asyncdata.workers.failure import in_a_line
+from asyncdata.workers.failure import annotate, in_a_line
 
 
 class Hand(Protocol):
@@ -140,6 +140,7 @@ class Run:
         if self._hand.waiting:
             found = self._hand.receive()
             self.handed += 1
+            self._own.forget(self._used)
             return found
         if self._error is not None:
             kept, self._error = self._error, None
@@ -205,9 +206,12 @@ class Run:
             ready = len(self._window)
             if not ready and self._even == "repeat" and not self._own.is_repeatable():
                 ready = -1
-        except Exception:
+        except Exception as error:
             # The others would wait for this rank.
-            vote(self._even, 0, here, self._least, failed=True)
+            try:
+                vote(self._even, 0, here, self._least, failed=True)
+            except PipelineError as missed:
+                annotate(error, in_a_line(missed))
             raise
         granted = None
         if self._recalls:
@@ -245,6 +249,7 @@ class Run:
             raise ValueError(f"step {steps} was committed after {before}")
         self.committed = steps
         self._own.commit(steps)
+        self._own.forget(steps)
 
     @property
     def _used(self) -> int:

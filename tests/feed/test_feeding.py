@@ -17,7 +17,9 @@ import pytest
 import asyncdata as ad
 from asyncdata.errors import PipelineClosedError, PipelineError, StateError
 from asyncdata.feed.even import WINDOW
+from asyncdata.feed.own_batches import END, EpochPlace, OwnBatches
 from asyncdata.feed.ranks import Even
+from asyncdata.feed.run import Conversion, Run
 from tests.feed.plain import Meeting, on_all_ranks, plain
 from tests.samples import samples
 
@@ -384,6 +386,30 @@ def test_ranks_go_on_at_every_step(even: str, *, known: bool) -> None:
         assert on_all_ranks(world, go_on) == [(given[step:], following) for given, following, _ in whole]
 
 
+@pytest.mark.parametrize("depth", [0, 1, 4])
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_short_part_has_a_state_behind_every_step(depth: int, *, kept: bool) -> None:
+    """However often the part was read again for batches that are not used yet."""
+    ds, count = ad.Dataset.range(2).batch(1), 12
+
+    def run(place: EpochPlace) -> Run:
+        hand = Conversion(lambda batch: int(batch[0]), depth)
+        own = OwnBatches(ds, ds, place, "repeat")
+        return Run(own, place, steps=count, even="repeat", least=None, hand=hand, kept=kept)
+
+    whole, begun = [0, 1] * (count // 2), run(EpochPlace(0))
+    if kept:
+        assert [begun.next() for _ in range(count)] == whole
+    for step in range(1, count + 1):
+        if kept:
+            begun.commit(None)
+        else:
+            begun.next()
+        again = run(begun.place())
+        assert [*iter(again.next, END)] == whole[step:]
+    begun.close()
+
+
 def test_a_rank_without_data_is_padded() -> None:
     """With a batch of the whole dataset, none of whose rows counts."""
     world, meeting = 3, Meeting(3)
@@ -429,6 +455,19 @@ def test_a_rank_that_fails_takes_the_others_along() -> None:
             list(feed)
 
     on_all_ranks(2, run)
+
+
+def test_a_ranks_own_error_is_raised_though_the_others_cannot_be_told() -> None:
+    """It says why this rank has failed; that the others were not reached is a note on it."""
+
+    class Broken(Meeting):
+        def least(self, numbers: list[int]) -> list[int]:
+            raise PipelineError(f"no rank took {len(numbers)} numbers")
+
+    ds = ad.Dataset.range(3).map(lambda number: 1 // int(number)).filter(lambda _: True).batch(1)
+    with pytest.raises(ZeroDivisionError) as raised:
+        list(plain(ds, 0, Broken(2), world=2, shard=False))
+    assert any("no rank took 7 numbers" in note for note in raised.value.__notes__)
 
 
 def test_ranks_at_different_steps_are_told() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -140,6 +141,39 @@ def test_a_run_that_was_overtaken_is_resumed_as_itself() -> None:
         for here in (dataset, D.range(20_000).shuffle(50).cache()):
             with here.iterator(state=state) as it:
                 assert list(it) == rest
+
+
+def test_a_run_that_waits_does_not_read_what_another_one_keeps_meanwhile() -> None:
+    """The state names its run, and the cache was empty when the pipeline was made."""
+    waits, goes_on = threading.Event(), threading.Event()
+    goes_on.set()
+
+    def wait(x: Any) -> Any:
+        waits.set()
+        assert goes_on.wait(60)
+        return x
+
+    def beside_another(cached: ad.Dataset) -> ad.Dataset:
+        return D.zip((D.range(20_000).map(wait, 1, executor="thread"), cached))
+
+    def make() -> ad.Dataset:
+        return D.range(20_000).shuffle(50, seed=3).cache()
+
+    with ad.Runtime(ad.Options(num_workers=0)):
+        with beside_another(make()).iterator(epoch=0) as it:
+            next(it)
+            state = json.loads(json.dumps(it.state_dict()))
+            rest = plain(list(it))
+        cached = make()
+        with cached.iterator(epoch=1) as other:
+            next(other)
+            waits.clear()
+            goes_on.clear()
+            with beside_another(cached).iterator(state=state) as it:
+                assert waits.wait(60)
+                list(other)
+                goes_on.set()
+                assert plain(list(it)) == rest
 
 
 def zipped() -> ad.Dataset:

@@ -40,6 +40,11 @@ def few_shuffled(x: Any) -> ad.Dataset:
     return few(x).shuffle(3, seed=9).repeat(2)
 
 
+def few_unordered_unique(x: Any) -> ad.Dataset:
+    """None to three numbers as they are ready, of which each came twice."""
+    return few(x).repeat(2).map(spin_async, 2, deterministic=False).unique()
+
+
 MakeReader = Callable[[int, int], ad.Dataset]
 """``make(count, index)``: the pipeline of one of so many readers."""
 
@@ -140,7 +145,7 @@ class Draw:
         elif kind == "async":
             self._add("async", lambda ds: ds.map(spin_async, parallel, deterministic=ordered))
         elif kind == "few" and "few" not in repr(self):
-            make = self._draw.choice([few, few_shuffled, few_unordered])
+            make = self._draw.choice([few, few_shuffled, few_unordered, few_unordered_unique])
             self._add(make.__name__, self._interleave(make))
         elif kind == "shuffle":
             self._add(f"shuffle {count}", lambda ds: ds.shuffle(count, seed=5))
@@ -354,6 +359,25 @@ def test_a_state_stays_small() -> None:
             state = it.state_dict()
             sizes.append(len(json.dumps(state)))
     assert max(sizes[20:]) <= 1.5 * max(sizes[:20])
+
+
+def test_what_unique_has_seen_goes_on_with_its_dataset() -> None:
+    """An element that was delivered is not delivered again, and states of the new reader can be loaded."""
+
+    def inner(_: Any) -> ad.Dataset:
+        ready = D.from_tensor_slices(np.array([1, 1, 2, 3])).map(int, 2, executor="thread", deterministic=False)
+        return ready.unique()
+
+    def reader(count: int, index: int) -> ad.Dataset:
+        return D.range(1).shard(count, index).interleave(inner)
+
+    found, states = states_of(reader, [1])
+    (state,) = ad.state.split(states, 1)
+    assert leaves(found + rest_of(reader, [state])) == Counter({(0, n): 1 for n in (1, 2, 3)})
+    with reader(1, 0).iterator(state=state) as it:
+        found.append(next(it))
+        state = it.state_dict()
+    assert leaves(found + rest_of(reader, [state])) == Counter({(0, n): 1 for n in (1, 2, 3)})
 
 
 def test_what_lies_before_is_not_read_again() -> None:

@@ -165,7 +165,8 @@ def _cache(node: grouping.Cache, scope: Scope, context: StageContext) -> Stage:
             unseeded = dataclasses.replace(scope.services.options, seed=None)
             refuse_overlap(node.input, unseeded, scope.behind)
         used, scope = scope, scope._replace(**filling.run)
-        store = MemoryStore(context, cell, services.charges(cell), cardinality(node.input), filling)
+        elements, is_named = cardinality(node.input), _naming(used) is not None
+        store = MemoryStore(context, cell, services.charges(cell), elements, filling, is_named=is_named)
     else:
         used = scope
         told, filling, scope = _told(scope, _own_run(scope, inside=node.cell.inside))
@@ -197,10 +198,16 @@ def _epoch(scope: Scope) -> tuple[int, ...]:
     return (0, *scope.epoch[1:]) if scope.behind.divided else scope.epoch
 
 
+def _naming(scope: Scope) -> Mark:
+    """The mark of a cache that says in which run its elements were made; None if there is none."""
+    mark = None if scope.state is None else scope.state.mark
+    return mark if mark is not None and FILLING in mark else None
+
+
 def _filling(cell: MemoryCell, scope: Scope) -> Filling:
     """The run in which a cell is filled: the first one, also where the state of a later run brings it back."""
-    mark = None if scope.state is None else scope.state.mark
-    if mark is not None and FILLING in mark:
+    mark = _naming(scope)
+    if mark is not None:
         filling = Filling.from_mark(mark[FILLING])
         if mark.get("kept") and cell.images is None:
             # It was complete: this run may end before the input does, and leave it to later ones to fill it.

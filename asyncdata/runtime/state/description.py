@@ -14,6 +14,7 @@ from itertools import islice, zip_longest
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from asyncdata.memory.advance import State
 from asyncdata.planner.sharing import shard_name
@@ -367,12 +368,22 @@ def _differences(path: str, one: Any, other: Any) -> Iterator[tuple[str, str]]:
     if isinstance(one, dict) and isinstance(other, dict):
         for key in dict.fromkeys([*one, *other]):
             yield from _differences(f"{path} > {key}" if path else key, one.get(key), other.get(key))
-    elif isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
-        unlike = sum(a != b for a, b in zip_longest(one.tolist(), other.tolist()))
+    elif isinstance(one, np.ndarray) and isinstance(other, np.ndarray) and _rows_of(one) == _rows_of(other):
+        unlike = sum(_is_unlike(a, b) for a, b in zip_longest(one.ravel().tolist(), other.ravel().tolist()))
         if unlike:
-            yield path, f"{unlike:,} of {max(len(one), len(other)):,} numbers"
-    elif isinstance(one, dict | np.ndarray) or isinstance(other, dict | np.ndarray) or one != other:
+            yield path, f"{unlike:,} of {max(one.size, other.size):,} numbers"
+    elif isinstance(one, dict | np.ndarray) or isinstance(other, dict | np.ndarray) or _is_unlike(one, other):
         yield path, f"{_shown(one)} and {_shown(other)}"
+
+
+def _rows_of(array: npt.NDArray[Any]) -> tuple[int, ...]:
+    """What must be the same in arrays of which numbers are compared; only the length may differ."""
+    return array.ndim, *array.shape[1:]
+
+
+def _is_unlike(one: Any, other: Any) -> bool:
+    """Two that are not a number, and so not even equal to themselves, are alike."""
+    return bool(one != other and (one == one or other == other))  # noqa: PLR0124 -- False for NaN
 
 
 def _shown(value: Any) -> str:

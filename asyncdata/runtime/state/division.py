@@ -276,6 +276,8 @@ def _hand_over(
             to, around = moved[owner.track]
             owner = owner._replace(track=around)
         moved[number] = to, len(made[to])
-        share = SavedTrack(owner, track.step, track.at, track.later, track.total, track.state, number=len(made[to]))
+        # Not `closed`: the buffers that held what is left of those datasets are not handed over.
+        share = SavedTrack(owner, track.step, track.at, track.later, track.total, track.state, track.keys, track.value)
+        share.number = len(made[to])
         share.lying, share.begin, share.bare = track.lying, track.begin, track.bare
         made[to].append(share)

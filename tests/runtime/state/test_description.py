@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import asyncdata as ad
@@ -130,6 +131,31 @@ def test_differences_are_named(folder: Path) -> None:
     assert ad.state.diff(one, json.loads(json.dumps(one))) == []
     unlike = ad.state.diff(state_of(D.range(9).take(4), 1), state_of(D.range(9).take(5), 1))
     assert any("take(count=4) and take(count=5)" in line for line in unlike)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "difference"),
+    [
+        (np.zeros(()), np.ones(()), "1 of 1 numbers"),
+        (np.array(np.nan), np.zeros(()), "1 of 1 numbers"),
+        (np.nan, 1.0, "nan and 1.0"),
+        (np.array([1, np.nan]), np.array([1, 2, 3]), "2 of 3 numbers"),
+        (np.zeros((2, 3)), np.eye(3), "5 of 9 numbers"),
+        (np.zeros((2, 3)), np.zeros((3, 2)), "something and something"),
+        (np.zeros(()), np.zeros(1), "something and something"),
+    ],
+)
+def test_what_a_scan_carries_is_compared(one: Any, other: Any, difference: str) -> None:
+    """Also arrays without a dimension, and NaN, which is the same as NaN."""
+
+    def carrying(value: Any) -> dict[str, Any]:
+        numbers = D.range(2000).with_options(ad.Options(seed=1))
+        return state_of(numbers.scan(value, lambda state, number: (state, number)), 1100)
+
+    for value in (one, other):
+        assert ad.state.diff(carrying(value), carrying(value)) == []
+    found = ad.state.diff(carrying(one), carrying(other))
+    assert [line.partition(": ")[2] for line in found if " > " in line] == [difference]
 
 
 def test_before_the_first_element_and_of_a_split(folder: Path) -> None:

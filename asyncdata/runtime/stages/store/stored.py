@@ -148,12 +148,21 @@ class MemoryStore:
         charges: Of this pipeline for the cell.
         elements: How many there will be; negative where that is not known.
         filling: The run in which an empty cell is filled.
+        is_named: Whether a state names this run: what another one has kept by the first pull is not read then.
     """
 
     def __init__(
-        self, context: StageContext, cell: MemoryCell, charges: Charges, elements: int, filling: Filling | None = None
+        self,
+        context: StageContext,
+        cell: MemoryCell,
+        charges: Charges,
+        elements: int,
+        filling: Filling | None = None,
+        *,
+        is_named: bool = False,
     ) -> None:
         self._elements = elements
+        self._is_named = is_named
         self._filling = filling
         self._is_read = False
         self._cell = cell
@@ -165,7 +174,7 @@ class MemoryStore:
     async def open(self) -> int | None:
         """See `ElementStore`; charges the pipeline if it was not yet."""
         images = self._cell.images
-        if images is None:
+        if images is None or (self._is_named and self._cell.filling != self._filling):
             return None
         self._is_read = True
         async with self._charges.lock:
