@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -180,6 +181,44 @@ for more in range(1, 40, {step}):
 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 assert len(list(dataset)) == 1
 """)
+
+
+class FewThreads:
+    """Some threads may not start.
+
+    Args:
+        name: How the names of these threads begin.
+        monkeypatch: Puts back the start of threads.
+
+    Attributes:
+        left: How many of them may still start; None: any number.
+    """
+
+    def __init__(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.left: int | None = None
+        start = threading.Thread.start
+
+        def start_or_refuse(thread: threading.Thread) -> None:
+            if self.left is not None and thread.name.startswith(name):
+                if not self.left:
+                    raise RuntimeError("can't start new thread")
+                self.left -= 1
+            start(thread)
+
+        monkeypatch.setattr(threading.Thread, "start", start_or_refuse)
+
+
+@pytest.mark.parametrize("started", [0, 1])
+def test_no_threads_for_functions(started: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The iteration that finds out raises; later ones in the same Runtime use those that started, or start all."""
+    threads = FewThreads("asyncdata-map", monkeypatch)
+    dataset = ad.Dataset.range(4).map(abs, 2, executor="thread").batch(4)
+    with ad.Runtime(ad.Options(num_threads=2)):
+        threads.left = started
+        with pytest.raises(ad.SystemResourceError, match="threads cannot be started"):
+            list(dataset)
+        threads.left = None
+        assert [batch.tolist() for batch in dataset] == [[0, 1, 2, 3]]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
