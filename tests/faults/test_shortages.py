@@ -221,6 +221,22 @@ def test_no_threads_for_functions(started: int, monkeypatch: pytest.MonkeyPatch)
         assert [batch.tolist() for batch in dataset] == [[0, 1, 2, 3]]
 
 
+def test_no_descriptor_for_what_is_recorded_of_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They work all the same; their lines and tasks are not in the profile."""
+    names: list[str] = []
+
+    def refuse(name: str) -> int:
+        names.append(name)
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr("asyncdata.workers.worker.open_nameless_file", refuse)
+    dataset = ad.Dataset.range(4).map(abs, 1).batch(4)
+    with ad.Runtime(ad.Options(num_workers=1)), ad.profile():
+        for _ in range(2):  # with a worker that becomes ready, and with one that is
+            assert len(list(dataset)) == 1
+    assert names.count("asyncdata-lines") == 2
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_few_descriptors_are_enough_for_many_distant_files(workers: int) -> None:
     """Connections take half of them: what functions open, import and start has the rest."""
