@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import subprocess
@@ -13,9 +14,12 @@ import numpy as np
 import pytest
 
 import asyncdata as ad
+from asyncdata.runtime.consumer.gauges import Gauges
+from asyncdata.testing import procfs
 from fake_gcs import FakeGCS, Latency, Profile
 from tests.faults.programs import run
 from tests.integration.shards import BUCKET, records, shard_bytes
+from tests.patience import wait_until
 
 pytestmark = pytest.mark.sampled
 
@@ -219,6 +223,44 @@ def test_no_threads_for_functions(started: int, monkeypatch: pytest.MonkeyPatch)
             list(dataset)
         threads.left = None
         assert [batch.tolist() for batch in dataset] == [[0, 1, 2, 3]]
+
+
+@pytest.mark.parametrize("started", [0, 1])
+@pytest.mark.parametrize("name", ["asyncdata-quarantine", "asyncdata-close"])
+def test_no_threads_for_the_quarantine_list(
+    name: str, started: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which opens, writes or closes it: each iteration gives its part of the memory back, and leaves nothing open."""
+    threads = FewThreads(name, monkeypatch)
+    errors = ad.Options(errors=ad.ErrorPolicy(quarantine=tmp_path / "list"))
+    dataset = ad.Dataset.range(4).batch(4).with_options(errors)
+    with ad.Runtime(pipelines=2):
+        list(dataset)
+        before = set(procfs.descriptors())
+        for _ in range(3):
+            threads.left = started
+            with contextlib.suppress(ad.SystemResourceError, RuntimeError):
+                list(dataset)
+        threads.left = None
+        assert len(list(dataset)) == 1
+        wait_until(lambda: "asyncdata-quarantine" not in [thread.name for thread in threading.enumerate()])
+        assert set(procfs.descriptors()) == before
+
+
+def test_statistics_that_cannot_be_read_keep_no_pipeline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last ones of a pipeline: the iteration raises, and everything is put back."""
+
+    def fail(_gauges: Gauges) -> None:
+        raise MemoryError
+
+    dataset = ad.Dataset.range(4).batch(4)
+    with ad.Runtime(pipelines=1):
+        with monkeypatch.context() as patch:
+            patch.setattr(Gauges, "read", fail)
+            for _ in range(2):
+                with contextlib.suppress(MemoryError):
+                    list(dataset)
+        assert len(list(dataset)) == 1
 
 
 def test_no_descriptor_for_what_is_recorded_of_workers(monkeypatch: pytest.MonkeyPatch) -> None:
