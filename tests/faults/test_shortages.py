@@ -279,6 +279,28 @@ def test_no_descriptor_for_what_is_recorded_of_workers(monkeypatch: pytest.Monke
     assert names.count("asyncdata-lines") == 2
 
 
+def test_a_loader_process_without_descriptors() -> None:
+    """It cannot hear of another pipeline: all pipelines of its Runtime say why, and it ends."""
+    check("""
+def exhaust(x):
+    if x:
+        return x
+    used = [int(fd) for fd in os.listdir("/proc/self/fd")]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(used) + 4, max(used) + 4))
+    try:
+        while True:
+            os.dup(0)
+    except OSError:
+        return x
+
+with ad.Runtime(ad.Options(isolate=True), pipelines=2):
+    first = ad.Dataset.range(1 << 40).map(exhaust).iterator()
+    next(first)
+    refused(lambda: list(pipeline("inline", 8)), 24, "the loader process cannot go on", "ulimit -n")
+    refused(lambda: list(first), 24, "the loader process cannot go on", "ulimit -n")
+""")
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_few_descriptors_are_enough_for_many_distant_files(workers: int) -> None:
     """Connections take half of them: what functions open, import and start has the rest."""
