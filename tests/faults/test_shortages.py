@@ -301,6 +301,34 @@ with ad.Runtime(ad.Options(isolate=True), pipelines=2):
 """)
 
 
+def test_a_consumer_without_descriptors() -> None:
+    """It cannot receive a long batch of objects; the loader process is not to blame, and works on."""
+    check("""
+soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+with ad.Runtime(ad.Options(isolate=True), pipelines=2):
+    rows = ad.Dataset.range(100).map(lambda x: set(range(int(x) * 50_000)))
+    for end in (list, lambda sets: sets.close()):
+        sets = rows.iterator()
+        next(sets)
+        used = max(int(fd) for fd in os.listdir("/proc/self/fd"))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (used + 1, hard))
+        held = []
+        try:
+            while True:
+                held.append(os.dup(0))
+        except OSError:
+            pass
+        if end is list:
+            refused(lambda: list(sets), 24, "a batch cannot be received", "ulimit -n")
+        else:
+            sets.close()
+        for fd in held:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert len(list(pipeline("inline", 8))) == 1
+""")
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_few_descriptors_are_enough_for_many_distant_files(workers: int) -> None:
     """Connections take half of them: what functions open, import and start has the rest."""

@@ -23,7 +23,7 @@ from typing import Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from asyncdata.errors import CloseTimeoutError
+from asyncdata.errors import CloseTimeoutError, refused
 from asyncdata.memory.lease import Lease, Returns
 from asyncdata.memory.structure import Structure
 from asyncdata.observe.snapshot import PipelineStats
@@ -119,7 +119,11 @@ class Intake:
             return True, None
 
     def _receive(self) -> Message | None:
-        """The next message, or None when there is none yet."""
+        """The next message, or None when there is none yet.
+
+        Raises:
+            SystemResourceError: It cannot be received; the loader process does not send it again.
+        """
         while not self._inbox:
             if self._broken:
                 return None
@@ -127,8 +131,13 @@ class Intake:
                 self._inbox.extend(self._channel.receive())
             except BlockingIOError:
                 return None
-            except (EOFError, OSError):
+            except EOFError:
                 self._broken = True
+            except OSError as error:
+                self._broken = self._channel.fileno() < 0  # closed in this moment, by a handler of signals
+                if not self._broken:
+                    self._ended = True
+                    raise refused("a batch cannot be received", error, stage="consumer") from error
         try:
             return self._inbox.popleft()
         except IndexError:  # closed in this moment, by a handler of signals
@@ -318,8 +327,12 @@ class Intake:
                     received = self._channel.receive()
                 except BlockingIOError:
                     return False
-                except (EOFError, OSError):
+                except EOFError:
                     return True
+                except OSError:
+                    if self._channel.fileno() < 0:
+                        return True  # closed by another thread
+                    continue  # it came without its descriptor, and is not wanted
                 for message in received:
                     if message.kind == protocol.STUCK:
                         raise decode_failure(message.body, where=self._home.name)
