@@ -30,7 +30,7 @@ from asyncdata.observe.snapshot import PipelineStats
 from asyncdata.runtime.consumer.delivery import Delivery
 from asyncdata.runtime.isolate import out_of_band, protocol
 from asyncdata.runtime.isolate.codec import load_structure, unwrap
-from asyncdata.runtime.isolate.outbox import Outbox
+from asyncdata.runtime.isolate.outbox import LONGEST_POLL_S, Outbox
 from asyncdata.runtime.life.threads import in_thread
 from asyncdata.workers.channel import Channel
 from asyncdata.workers.failure import decode_failure
@@ -38,8 +38,6 @@ from asyncdata.workers.messages import Message
 
 _REPORT_S: Final = 3.0
 """How much longer than its time limit the loader process is given to say what does not end."""
-_LONGEST_POLL_S: Final = 1e6
-"""Of one system call, whose milliseconds are 32 bits."""
 
 
 class Home(Protocol):
@@ -310,10 +308,10 @@ class Intake:
             poll.register(self._channel.fileno(), select.POLLIN)
         except ValueError:
             return  # closed by another thread that waited
-        self._home.outbox.flush_all()
+        self._home.outbox.flush_all(until_s)
         while not self._drain():
             left_s = until_s - time.monotonic()
-            if not poll.poll(max(0, min(left_s, _LONGEST_POLL_S)) * 1000) and left_s <= _LONGEST_POLL_S:
+            if not poll.poll(max(0, min(left_s, LONGEST_POLL_S)) * 1000) and left_s <= LONGEST_POLL_S:
                 raise CloseTimeoutError(
                     f"the pipeline in {self._home.name} has not ended {self._limit_s + _REPORT_S:.1f} s after it was "
                     "closed: user code is still running there"

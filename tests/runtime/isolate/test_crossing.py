@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from asyncdata.errors import ObjectNotFoundError, WorkerDiedError
+from asyncdata.errors import CloseTimeoutError, ObjectNotFoundError, WorkerDiedError
 from asyncdata.memory.advance import Advance
 from asyncdata.memory.arena import GRANULE, Arena
 from asyncdata.memory.leaf import Leaf
@@ -259,6 +259,20 @@ async def test_the_last_snapshot_comes_with_the_end(crossing: Crossing) -> None:
     crossing.outlet.put_back(PipelineStats(bytes=5))
     crossing.intake.wait_until_put_back()
     assert crossing.intake.stats == PipelineStats(bytes=5)
+
+
+async def test_a_loader_that_does_not_read_is_reported(crossing: Crossing, monkeypatch: pytest.MonkeyPatch) -> None:
+    """User code keeps its loop: closing does not wait longer than its time limit until all is said."""
+    monkeypatch.setattr("asyncdata.runtime.isolate.intake._REPORT_S", 0)
+    crossing.intake._limit_s = 0
+    while not crossing.outbox.has_backlog:
+        crossing.outbox.note(protocol.RELEASED, 1, 0)
+    crossing.intake.close()
+    with pytest.raises(CloseTimeoutError, match="user code is still running there"):
+        crossing.intake.wait_until_put_back()
+    while crossing.outbox.has_backlog:
+        crossing.listen()
+        crossing.outbox.flush()
 
 
 async def test_objects_cross_in_messages_and_in_files(crossing: Crossing) -> None:
