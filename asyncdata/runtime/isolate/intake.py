@@ -270,9 +270,13 @@ class Intake:
     # --- leaving -----------------------------------------------------------------------------------------------
 
     def signal(self) -> None:
-        """The consumer is gone, nobody uses the intake: lets the pipeline end. From any thread, without a lock."""
+        """The consumer is gone: lets the pipeline end. From any thread, without a lock."""
         if os.getpid() == self._pid:
             self._leave()
+            self._disposed = True
+            if self._polling:  # a loop does not notice that a socket is closed which it watches
+                self._channel.cut()
+                return  # the last one that waits closes it
         self._memory = None
         self._channel.close()
         self._home.left(self)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -28,7 +29,7 @@ from asyncdata.runtime.isolate.outlet import Loans, Outlet
 from asyncdata.runtime.memory.packing import RefLeaf
 from asyncdata.testing import check, snapshot
 from asyncdata.workers.channel import Channel
-from tests.patience import LIMIT_S
+from tests.patience import LIMIT_S, until
 
 
 class Crossing:
@@ -259,6 +260,30 @@ async def test_the_last_snapshot_comes_with_the_end(crossing: Crossing) -> None:
     crossing.outlet.put_back(PipelineStats(bytes=5))
     crossing.intake.wait_until_put_back()
     assert crossing.intake.stats == PipelineStats(bytes=5)
+
+
+async def test_whoever_waits_hears_that_the_consumer_is_gone(crossing: Crossing) -> None:
+    """Tasks and threads; the last one closes the socket."""
+    task = asyncio.ensure_future(crossing.intake.wait_async())
+    await asyncio.sleep(0)
+    thread = threading.Thread(target=crossing.intake.wait)
+    thread.start()
+    await until(lambda: crossing.intake.waits == 2)
+    crossing.intake.signal()
+    await asyncio.wait_for(task, LIMIT_S)
+    thread.join(LIMIT_S)
+    assert not thread.is_alive()
+    assert "closed 1" in crossing.events
+    assert crossing.intake.descriptor() == -1
+    assert crossing.intake.pop() == (True, None)
+
+
+async def test_what_is_taken_while_the_consumer_leaves(crossing: Crossing) -> None:
+    """Said too late, it changes nothing."""
+    await crossing.put(crossing.lent(1))
+    crossing.outlet.leave(0)
+    crossing.outlet.taken(1)
+    assert not crossing.loans._bases
 
 
 async def test_a_loader_that_does_not_read_is_reported(crossing: Crossing, monkeypatch: pytest.MonkeyPatch) -> None:
