@@ -159,17 +159,21 @@ class Intake:
         return None
 
     def _deliver(self, message: Message) -> Delivery:
-        self._taken += 1
-        self._home.outbox.note(protocol.TAKEN, self.number, self._taken)
-        contents = (
-            out_of_band.load_file(message.fd)
-            if message.kind == protocol.DELIVERY_FILE
-            else out_of_band.load(message.body)
-        )
         base = None
         if self._memory is not None:
             base = Lease(self._memory, self._returns, protocol.Note(protocol.RELEASED, message.ticket, 0)).bytes()
-        return unwrap(contents, self._structure, base, to_copy=message.first == protocol.TO_COPY).taken()
+        self._taken += 1
+        self._home.outbox.note(protocol.TAKEN, self.number, self._taken)
+        try:
+            contents = (
+                out_of_band.load_file(message.fd)
+                if message.kind == protocol.DELIVERY_FILE
+                else out_of_band.load(message.body)
+            )
+            return unwrap(contents, self._structure, base, to_copy=message.first == protocol.TO_COPY).taken()
+        except BaseException:
+            base = None  # an error may be kept for long, and this frame with it
+            raise
 
     # --- waiting -----------------------------------------------------------------------------------------------
 

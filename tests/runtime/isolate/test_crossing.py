@@ -262,6 +262,21 @@ async def test_the_last_snapshot_comes_with_the_end(crossing: Crossing) -> None:
     assert crossing.intake.stats == PipelineStats(bytes=5)
 
 
+async def test_what_cannot_be_loaded_comes_back(crossing: Crossing, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Although somebody keeps the error."""
+
+    def fail(_body: bytes) -> None:
+        raise ImportError("no such module here")
+
+    await crossing.put(crossing.lent(1))
+    monkeypatch.setattr("asyncdata.runtime.isolate.out_of_band.load", fail)
+    with pytest.raises(ImportError) as caught:
+        crossing.intake.pop()
+    crossing.listen()
+    assert not crossing.loans._bases
+    assert caught.value.__traceback__ is not None
+
+
 async def test_whoever_waits_hears_that_the_consumer_is_gone(crossing: Crossing) -> None:
     """Tasks and threads; the last one closes the socket."""
     task = asyncio.ensure_future(crossing.intake.wait_async())
