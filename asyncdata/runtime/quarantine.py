@@ -17,7 +17,7 @@ import queue
 import threading
 from typing import Any, Final
 
-from asyncdata.errors import AsyncdataError, QuarantineError
+from asyncdata.errors import AsyncdataError, QuarantineError, refused
 from asyncdata.redaction import redact_url
 from asyncdata.workers.failure import UserFunctionError, raised_at
 
@@ -48,6 +48,7 @@ class Quarantine:
 
         Raises:
             QuarantineError: It cannot be opened for appending.
+            SystemResourceError: The system has no more threads.
         """
         try:
             # A pipe that nobody reads is an error rather than waited for.
@@ -57,8 +58,14 @@ class Quarantine:
         except OSError as error:
             raise QuarantineError(f"the quarantine list {self.path!r} cannot be opened: {error.strerror}") from None
         name = "asyncdata-quarantine"
-        self._thread = threading.Thread(target=self._write_all, args=(descriptor,), name=name, daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=self._write_all, args=(descriptor,), name=name, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            os.close(descriptor)
+            what = "the quarantine list cannot be written"
+            raise refused(what, error, url=self.path, stage="quarantine list") from error
+        self._thread = thread  # one that has not started cannot be joined
 
     def put(self, line: dict[str, Any]) -> None:
         """Appends a line soon."""
@@ -91,6 +98,12 @@ class Quarantine:
         if not self._warned:
             self._warned = True
             _LOGGER.warning("lines of the quarantine list %s are lost: %s", self.path, why)
+
+    def let_go(self) -> None:
+        """Lets the thread write what waits and end, without waiting for it."""
+        self._thread = None
+        with contextlib.suppress(queue.Full):
+            self._lines.put_nowait(None)
 
     def close(self) -> None:
         """Writes what waits and closes the file; gives up on a file system that hangs."""

@@ -160,7 +160,11 @@ class Services:
     async def end(self) -> None:
         """Closes what `begin` opened, after `close`."""
         if self._quarantine is not None:
-            await in_thread(self._quarantine.close)
+            try:
+                await in_thread(self._quarantine.close)
+            except RuntimeError:  # no thread that could wait for it
+                self._quarantine.let_go()
+                raise
 
     def access(self, storage: Storage) -> Access:
         """What reads with these storage options, but the Runtime's for schemes that it names; equal ones share it."""

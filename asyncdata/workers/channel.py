@@ -12,6 +12,7 @@ order, and ``flush`` continues when the socket is writable. The sender bounds ho
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
 import tempfile
@@ -224,7 +225,8 @@ class Channel:
         kind, flags, ticket, first, second = HEAD.unpack_from(data)
         if flags & (ATTACHED | PASSED):
             if not self._descriptors:
-                raise OSError("a message came without its descriptor: this process has too many files open")
+                text = "a message came without its descriptor: this process has too many files open"
+                raise OSError(errno.EMFILE, text)
             fd = self._descriptors.popleft()
             if flags & PASSED:
                 return Message(kind, ticket, first, second, data[HEAD.size :], fd)

@@ -522,7 +522,7 @@ class WorkerPool:
             worker.before = of_process(worker.pid)
             self._ready.begin()
             if self._sample_s:
-                worker.sample(self._sample_s)
+                self._sample(worker)
             self._note_tasks_of(worker)
             self._starts.succeed()
             self._replenish()
@@ -594,7 +594,11 @@ class WorkerPool:
         self._sample_s = every_s
         for worker in self._workers:
             if worker.ready and not worker.closing:
-                worker.sample(every_s)
+                self._sample(worker)
+
+    def _sample(self, worker: Worker) -> None:
+        with contextlib.suppress(OSError):  # no descriptors: the lines of this one are not in the profile
+            worker.sample(self._sample_s)
 
     def note_tasks(self, ring: TraceRing | None) -> None:
         """Has all workers, those to come as well, note their tasks for spans in a ring; None: not any more."""

@@ -78,11 +78,17 @@ class ThreadPool:
             threading.Thread(target=self._work, args=(i,), name=f"{name}-{i}", daemon=True) for i in range(num_threads)
         ]
 
+    @property
+    def is_started(self) -> bool:
+        """Whether there is a thread that takes calls, or was."""
+        return self._loop is not None
+
     async def start(self) -> None:
         """Starts the threads; the running loop is the pool's from now on.
 
         Raises:
-            SystemResourceError: The system has no more threads; those that were started end with ``aclose``.
+            SystemResourceError: The system has no more threads; those that were started take the calls, and end with
+                ``aclose``. If there are none, the pool can be started again.
         """
         if self._loop is not None or self._closing:
             raise PipelineClosedError("the thread pool was started or closed before")
@@ -92,9 +98,10 @@ class ThreadPool:
             try:
                 thread.start()
             except RuntimeError as error:
-                del self._threads[number:]
-                if not self._threads:
-                    self._all_ended.set_result(None)
+                if number:
+                    del self._threads[number:]
+                else:  # nobody would take a call: the next one tries again
+                    self._loop = self._all_ended = None
                 raise refused("threads cannot be started", error, stage="threads for user functions") from error
 
     async def run(self, fn: Callable[..., T], /, *args: Any) -> T:

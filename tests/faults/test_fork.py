@@ -101,6 +101,35 @@ assert next(it)[0, 0] == 8
     assert (code, err) == (0, "")
 
 
+def test_an_inherited_iterator_may_load_a_state() -> None:
+    """It is the child's own from then on: it can be iterated, closed and abandoned, and nothing of it is left."""
+    code, out, err = run(
+        _FORK
+        + """
+it = iter(pipeline("thread", 80))
+next(it)
+state = it.state_dict()
+def child():
+    for end in (it.close, it.abandon):
+        it.load_state_dict(state)
+        next(it)
+        assert "asyncdata-stages" in [thread.name for thread in threading.enumerate()]
+        end()
+        for thread in threading.enumerate():
+            if thread is not threading.current_thread():
+                thread.join(60)
+                assert not thread.is_alive(), thread
+    it.load_state_dict(state)
+    assert sum(len(batch) for batch in it) == 72
+    assert threading.active_count() == 1, threading.enumerate()
+    say("closed")
+in_child(child)
+assert sum(len(batch) for batch in it) == 72
+"""
+    )
+    assert (code, out, err) == (0, "closed\n", "")
+
+
 @pytest.mark.sampled
 @pytest.mark.parametrize("moment", ["waiting", "closing"])
 def test_a_fork_at_any_moment(moment: str) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,9 +14,12 @@ import numpy as np
 import pytest
 
 import asyncdata as ad
+from asyncdata.runtime.consumer.gauges import Gauges
+from asyncdata.testing import procfs
 from fake_gcs import FakeGCS, Latency, Profile
 from tests.faults.programs import run
 from tests.integration.shards import BUCKET, records, shard_bytes
+from tests.patience import wait_until
 
 pytestmark = pytest.mark.sampled
 
@@ -179,6 +184,148 @@ for more in range(1, 40, {step}):
         assert error.errno == 24 and error.stage and "ulimit -n" in str(error), error
 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 assert len(list(dataset)) == 1
+""")
+
+
+class FewThreads:
+    """Some threads may not start.
+
+    Args:
+        name: How the names of these threads begin.
+        monkeypatch: Puts back the start of threads.
+
+    Attributes:
+        left: How many of them may still start; None: any number.
+    """
+
+    def __init__(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.left: int | None = None
+        start = threading.Thread.start
+
+        def start_or_refuse(thread: threading.Thread) -> None:
+            if self.left is not None and thread.name.startswith(name):
+                if not self.left:
+                    raise RuntimeError("can't start new thread")
+                self.left -= 1
+            start(thread)
+
+        monkeypatch.setattr(threading.Thread, "start", start_or_refuse)
+
+
+@pytest.mark.parametrize("started", [0, 1])
+def test_no_threads_for_functions(started: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The iteration that finds out raises; later ones in the same Runtime use those that started, or start all."""
+    threads = FewThreads("asyncdata-map", monkeypatch)
+    dataset = ad.Dataset.range(4).map(abs, 2, executor="thread").batch(4)
+    with ad.Runtime(ad.Options(num_threads=2)):
+        threads.left = started
+        with pytest.raises(ad.SystemResourceError, match="threads cannot be started"):
+            list(dataset)
+        threads.left = None
+        assert [batch.tolist() for batch in dataset] == [[0, 1, 2, 3]]
+
+
+@pytest.mark.parametrize("started", [0, 1])
+@pytest.mark.parametrize("name", ["asyncdata-quarantine", "asyncdata-close"])
+def test_no_threads_for_the_quarantine_list(
+    name: str, started: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which opens, writes or closes it: each iteration gives its part of the memory back, and leaves nothing open."""
+    threads = FewThreads(name, monkeypatch)
+    errors = ad.Options(errors=ad.ErrorPolicy(quarantine=tmp_path / "list"))
+    dataset = ad.Dataset.range(4).batch(4).with_options(errors)
+    with ad.Runtime(pipelines=2):
+        list(dataset)
+        before = set(procfs.descriptors())
+        for _ in range(3):
+            threads.left = started
+            with contextlib.suppress(ad.SystemResourceError, RuntimeError):
+                list(dataset)
+        threads.left = None
+        assert len(list(dataset)) == 1
+        wait_until(lambda: "asyncdata-quarantine" not in [thread.name for thread in threading.enumerate()])
+        assert set(procfs.descriptors()) == before
+
+
+def test_statistics_that_cannot_be_read_keep_no_pipeline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last ones of a pipeline: the iteration raises, and everything is put back."""
+
+    def fail(_gauges: Gauges) -> None:
+        raise MemoryError
+
+    dataset = ad.Dataset.range(4).batch(4)
+    with ad.Runtime(pipelines=1):
+        with monkeypatch.context() as patch:
+            patch.setattr(Gauges, "read", fail)
+            for _ in range(2):
+                with contextlib.suppress(MemoryError):
+                    list(dataset)
+        assert len(list(dataset)) == 1
+
+
+def test_no_descriptor_for_what_is_recorded_of_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They work all the same; their lines and tasks are not in the profile."""
+    names: list[str] = []
+
+    def refuse(name: str) -> int:
+        names.append(name)
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr("asyncdata.workers.worker.open_nameless_file", refuse)
+    dataset = ad.Dataset.range(4).map(abs, 1).batch(4)
+    with ad.Runtime(ad.Options(num_workers=1)), ad.profile():
+        for _ in range(2):  # with a worker that becomes ready, and with one that is
+            assert len(list(dataset)) == 1
+    assert names.count("asyncdata-lines") == 2
+
+
+def test_a_loader_process_without_descriptors() -> None:
+    """It cannot hear of another pipeline: all pipelines of its Runtime say why, and it ends."""
+    check("""
+def exhaust(x):
+    if x:
+        return x
+    used = [int(fd) for fd in os.listdir("/proc/self/fd")]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(used) + 4, max(used) + 4))
+    try:
+        while True:
+            os.dup(0)
+    except OSError:
+        return x
+
+with ad.Runtime(ad.Options(isolate=True), pipelines=2):
+    first = ad.Dataset.range(1 << 40).map(exhaust).iterator()
+    next(first)
+    refused(lambda: list(pipeline("inline", 8)), 24, "the loader process cannot go on", "ulimit -n")
+    refused(lambda: list(first), 24, "the loader process cannot go on", "ulimit -n")
+""")
+
+
+def test_a_consumer_without_descriptors() -> None:
+    """It cannot receive a long batch of objects; the loader process is not to blame, and works on."""
+    check("""
+soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+with ad.Runtime(ad.Options(isolate=True), pipelines=2):
+    rows = ad.Dataset.range(100).map(lambda x: set(range(int(x) * 50_000)))
+    for end in (list, lambda sets: sets.close()):
+        sets = rows.iterator()
+        next(sets)
+        used = max(int(fd) for fd in os.listdir("/proc/self/fd"))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (used + 1, hard))
+        held = []
+        try:
+            while True:
+                held.append(os.dup(0))
+        except OSError:
+            pass
+        if end is list:
+            refused(lambda: list(sets), 24, "a batch cannot be received", "ulimit -n")
+        else:
+            sets.close()
+        for fd in held:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert len(list(pipeline("inline", 8))) == 1
 """)
 
 

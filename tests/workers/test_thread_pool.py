@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 import uvloop
 
-from asyncdata.errors import CloseTimeoutError, PipelineClosedError
+from asyncdata.errors import CloseTimeoutError, PipelineClosedError, SystemResourceError
 from asyncdata.workers.failure import UserFunctionError
 from asyncdata.workers.thread_pool import ThreadPool
 from tests.patience import turns, wait_until
@@ -273,3 +273,29 @@ async def test_a_pool_that_never_started_can_be_closed_and_cannot_run() -> None:
     await pool.aclose()
     with pytest.raises(ValueError, match="num_threads"):
         ThreadPool(0)
+
+
+@pytest.mark.parametrize("started", [0, 1])
+async def test_threads_that_cannot_be_started(started: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls run in those that could; without any, the pool is not started."""
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name == f"asyncdata-map-{started}":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    pool = ThreadPool(2)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(SystemResourceError, match="threads cannot be started"):
+            await pool.start()
+    assert pool.is_started == bool(started)
+    if not started:
+        with pytest.raises(PipelineClosedError, match="not started"):
+            await pool.run(int, "5")
+        await pool.start()
+    assert await pool.run(int, "5") == 5
+    assert pool.stats().threads == (started or 2)
+    await pool.aclose()
+    assert not pool.identifiers()

@@ -73,12 +73,12 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
     ) -> None:
         self._plan = plan
         self._next_epoch = next_epoch
-        self._pid = os.getpid()
         self._lock = threading.RLock()  # a handler of signals may ask for stats in the middle of anything
         self._begin(epoch, None if state is None else from_document(state, plan))
 
     def _begin(self, epoch: int, saved: SavedState | None, position: int = 0) -> None:
         """Starts a pipeline, at the beginning of an epoch, at a state, or where a run that is repeated began."""
+        self._pid = os.getpid()  # of the pipeline: a forked child may load a state, and has one of its own then
         plan = self._plan if saved is None else brought_back(self._plan, saved.caches)
         self._cells = memory_cells(plan)
         self._filled_before = tuple(cell.filling for cell in self._cells)

@@ -281,25 +281,21 @@ class Pipeline:
         return self._last_stats if gauges is None else gauges.read()
 
     async def _put_back(self, services: list[Services], error: BaseException | None) -> None:
-        self._last_stats, self._gauges = self.stats(), None
-        if self._is_sampled:
-            self._runtime.sampling.end(self._profiled)
         closed: list[BaseException] = []
+        try:
+            self._last_stats = self.stats()
+            if self._is_sampled:
+                self._runtime.sampling.end(self._profiled)
+        except BaseException as caught:  # noqa: BLE001 -- raised by the iterator
+            closed.append(caught)
+        self._gauges = None
         try:
             if self._root is not None:
                 await self._root.aclose()
         except BaseException as caught:  # noqa: BLE001 -- raised by the iterator
             closed.append(caught)
         try:
-            if self._budget is not None:
-                self._budget.activity.consume(False)
-                self._budget = None
-            for service in services:
-                service.close()
-                await service.end()
-                # Only now is it known how many lines of the quarantine list were written.
-                self._last_stats = dataclasses.replace(self._last_stats, skipped=service.skipped())
-                self._runtime.budgets.give(service.budget, self._is_leaving)
+            await self._close(services)
         except BaseException as caught:  # noqa: BLE001 -- raised by the iterator
             closed.append(caught)
         self._root = None
@@ -310,6 +306,23 @@ class Pipeline:
         if closed and not heard:
             _LOGGER.warning("while a pipeline was closed: %s", closed[0], exc_info=closed[0])
         self._ended()
+
+    async def _close(self, services: list[Services]) -> None:
+        """Closes services; whatever fails, the Runtime gets its memory back."""
+        budget, self._budget = self._budget, None
+        try:
+            if budget is not None:
+                budget.activity.consume(False)
+            for service in services:
+                try:
+                    service.close()
+                finally:
+                    await service.end()
+                # Only now is it known how many lines of the quarantine list were written.
+                self._last_stats = dataclasses.replace(self._last_stats, skipped=service.skipped())
+        finally:
+            if budget is not None:
+                self._runtime.budgets.give(budget, self._is_leaving)
 
 
 class _Tasks:

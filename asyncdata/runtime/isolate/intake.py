@@ -23,14 +23,14 @@ from typing import Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from asyncdata.errors import CloseTimeoutError
+from asyncdata.errors import CloseTimeoutError, refused
 from asyncdata.memory.lease import Lease, Returns
 from asyncdata.memory.structure import Structure
 from asyncdata.observe.snapshot import PipelineStats
 from asyncdata.runtime.consumer.delivery import Delivery
 from asyncdata.runtime.isolate import out_of_band, protocol
 from asyncdata.runtime.isolate.codec import load_structure, unwrap
-from asyncdata.runtime.isolate.outbox import Outbox
+from asyncdata.runtime.isolate.outbox import LONGEST_POLL_S, Outbox
 from asyncdata.runtime.life.threads import in_thread
 from asyncdata.workers.channel import Channel
 from asyncdata.workers.failure import decode_failure
@@ -38,8 +38,6 @@ from asyncdata.workers.messages import Message
 
 _REPORT_S: Final = 3.0
 """How much longer than its time limit the loader process is given to say what does not end."""
-_LONGEST_POLL_S: Final = 1e6
-"""Of one system call, whose milliseconds are 32 bits."""
 
 
 class Home(Protocol):
@@ -119,7 +117,11 @@ class Intake:
             return True, None
 
     def _receive(self) -> Message | None:
-        """The next message, or None when there is none yet."""
+        """The next message, or None when there is none yet.
+
+        Raises:
+            SystemResourceError: It cannot be received; the loader process does not send it again.
+        """
         while not self._inbox:
             if self._broken:
                 return None
@@ -127,8 +129,13 @@ class Intake:
                 self._inbox.extend(self._channel.receive())
             except BlockingIOError:
                 return None
-            except (EOFError, OSError):
+            except EOFError:
                 self._broken = True
+            except OSError as error:
+                self._broken = self._channel.fileno() < 0  # closed in this moment, by a handler of signals
+                if not self._broken:
+                    self._ended = True
+                    raise refused("a batch cannot be received", error, stage="consumer") from error
         try:
             return self._inbox.popleft()
         except IndexError:  # closed in this moment, by a handler of signals
@@ -152,17 +159,21 @@ class Intake:
         return None
 
     def _deliver(self, message: Message) -> Delivery:
-        self._taken += 1
-        self._home.outbox.note(protocol.TAKEN, self.number, self._taken)
-        contents = (
-            out_of_band.load_file(message.fd)
-            if message.kind == protocol.DELIVERY_FILE
-            else out_of_band.load(message.body)
-        )
         base = None
         if self._memory is not None:
             base = Lease(self._memory, self._returns, protocol.Note(protocol.RELEASED, message.ticket, 0)).bytes()
-        return unwrap(contents, self._structure, base, to_copy=message.first == protocol.TO_COPY).taken()
+        self._taken += 1
+        self._home.outbox.note(protocol.TAKEN, self.number, self._taken)
+        try:
+            contents = (
+                out_of_band.load_file(message.fd)
+                if message.kind == protocol.DELIVERY_FILE
+                else out_of_band.load(message.body)
+            )
+            return unwrap(contents, self._structure, base, to_copy=message.first == protocol.TO_COPY).taken()
+        except BaseException:
+            base = None  # an error may be kept for long, and this frame with it
+            raise
 
     # --- waiting -----------------------------------------------------------------------------------------------
 
@@ -263,9 +274,13 @@ class Intake:
     # --- leaving -----------------------------------------------------------------------------------------------
 
     def signal(self) -> None:
-        """The consumer is gone, nobody uses the intake: lets the pipeline end. From any thread, without a lock."""
+        """The consumer is gone: lets the pipeline end. From any thread, without a lock."""
         if os.getpid() == self._pid:
             self._leave()
+            self._disposed = True
+            if self._polling:  # a loop does not notice that a socket is closed which it watches
+                self._channel.cut()
+                return  # the last one that waits closes it
         self._memory = None
         self._channel.close()
         self._home.left(self)
@@ -301,10 +316,10 @@ class Intake:
             poll.register(self._channel.fileno(), select.POLLIN)
         except ValueError:
             return  # closed by another thread that waited
-        self._home.outbox.flush_all()
+        self._home.outbox.flush_all(until_s)
         while not self._drain():
             left_s = until_s - time.monotonic()
-            if not poll.poll(max(0, min(left_s, _LONGEST_POLL_S)) * 1000) and left_s <= _LONGEST_POLL_S:
+            if not poll.poll(max(0, min(left_s, LONGEST_POLL_S)) * 1000) and left_s <= LONGEST_POLL_S:
                 raise CloseTimeoutError(
                     f"the pipeline in {self._home.name} has not ended {self._limit_s + _REPORT_S:.1f} s after it was "
                     "closed: user code is still running there"
@@ -318,8 +333,12 @@ class Intake:
                     received = self._channel.receive()
                 except BlockingIOError:
                     return False
-                except (EOFError, OSError):
+                except EOFError:
                     return True
+                except OSError:
+                    if self._channel.fileno() < 0:
+                        return True  # closed by another thread
+                    continue  # it came without its descriptor, and is not wanted
                 for message in received:
                     if message.kind == protocol.STUCK:
                         raise decode_failure(message.body, where=self._home.name)

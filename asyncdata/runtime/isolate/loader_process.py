@@ -22,7 +22,7 @@ import threading
 from collections.abc import Callable
 from typing import NoReturn, TypedDict
 
-from asyncdata.errors import CloseTimeoutError, PipelineClosedError
+from asyncdata.errors import CloseTimeoutError, PipelineClosedError, refused
 from asyncdata.observe.snapshot import PipelineStats
 from asyncdata.observe.trace_ring import RING_BYTES, PipelineTrace, Profiled, TraceRing
 from asyncdata.runtime.consumer.pipeline import Pipeline
@@ -107,15 +107,22 @@ class Host:
         self._loop = runtime.stage_loop
         self._drain = Drain(control, self._loop)
         self._closing = False
+        self._broken: Exception | None = None
         self.jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         runtime.post(self._listen)
 
     # --- main thread -------------------------------------------------------------------------------------------
 
     def work(self) -> None:
-        """Starts pipelines until it is asked to close; rejects later ones."""
+        """Starts pipelines until it is asked to close; rejects later ones.
+
+        Raises:
+            SystemResourceError: A message from the parent could not be received; nobody knows what it said.
+        """
         while (job := self.jobs.get()) is not None:
             job()
+        if self._broken is not None:
+            raise self._broken
         self._runtime.post(self._stop)
 
     def _start(self, run: _Run, fd: int, size: int) -> None:
@@ -157,8 +164,13 @@ class Host:
             received = self._control.receive()
         except BlockingIOError:
             return
-        except (EOFError, OSError):
+        except EOFError:
             self._loop.remove_reader(self._control.fileno())  # the watchdog knows more
+            return
+        except OSError as error:
+            self._loop.remove_reader(self._control.fileno())
+            self._broken = refused("the loader process cannot go on", error, stage="Runtime")
+            self.jobs.put(None)
             return
         for message in received:
             self._accept(message)

@@ -9,14 +9,20 @@ lock in one step of C each, so Ctrl-C never leaves it locked.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import select
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
+from typing import Final
 
 from asyncdata.runtime.isolate.protocol import MOST_NOTES, NOTES, Note, pack_notes
 from asyncdata.workers.channel import Channel
+
+LONGEST_POLL_S: Final = 1e6
+"""Of one system call, whose milliseconds are 32 bits."""
 
 
 class Outbox:
@@ -102,20 +108,23 @@ class Outbox:
                 return False
         return True
 
-    def flush_all(self) -> None:
-        """Returns when everything is sent, or the other side is gone.
+    def flush_all(self, until_s: float = math.inf) -> None:
+        """Returns when everything is sent, or the other side is gone, or does not read.
+
+        Args:
+            until_s: On the monotonic clock, how long it waits for the other side to read.
 
         Raises:
             RuntimeError: This is a handler of signals, which has interrupted the sending.
         """
         self.check_not_interrupted()
-        while self.has_backlog:
+        while self.has_backlog and (left_s := until_s - time.monotonic()) > 0:
             poll = select.poll()
             try:
                 poll.register(self._channel.fileno(), select.POLLOUT)
             except ValueError:
                 return  # closed in this moment
-            poll.poll()
+            poll.poll(min(left_s, LONGEST_POLL_S) * 1000)
             self.flush()
 
     def check_not_interrupted(self) -> None:

@@ -152,7 +152,7 @@ class Outlet:
 
     def taken(self, count: int) -> None:
         """The consumer has taken so many deliveries."""
-        while self._taken < count:
+        while self._taken < count and self._sent:  # all came back if it is said after the consumer has left
             self._taken += 1
             self._sent.popleft()
         self._room.set()

@@ -45,12 +45,10 @@ class Threads:
 
     def __init__(self, pool: ThreadPool) -> None:
         self._pool = pool
-        self._started = False
 
     async def run(self, fn: Callable[..., T], /, *args: Any) -> T:
         """See `ThreadPool.run`."""
-        if not self._started:
-            self._started = True
+        if not self._pool.is_started:
             await self._pool.start()
         with Outside():
             return await self._pool.run(fn, *args)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -14,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from asyncdata.errors import ObjectNotFoundError, WorkerDiedError
+from asyncdata.errors import CloseTimeoutError, ObjectNotFoundError, WorkerDiedError
 from asyncdata.memory.advance import Advance
 from asyncdata.memory.arena import GRANULE, Arena
 from asyncdata.memory.leaf import Leaf
@@ -28,7 +29,7 @@ from asyncdata.runtime.isolate.outlet import Loans, Outlet
 from asyncdata.runtime.memory.packing import RefLeaf
 from asyncdata.testing import check, snapshot
 from asyncdata.workers.channel import Channel
-from tests.patience import LIMIT_S
+from tests.patience import LIMIT_S, until
 
 
 class Crossing:
@@ -259,6 +260,59 @@ async def test_the_last_snapshot_comes_with_the_end(crossing: Crossing) -> None:
     crossing.outlet.put_back(PipelineStats(bytes=5))
     crossing.intake.wait_until_put_back()
     assert crossing.intake.stats == PipelineStats(bytes=5)
+
+
+async def test_what_cannot_be_loaded_comes_back(crossing: Crossing, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Although somebody keeps the error."""
+
+    def fail(_body: bytes) -> None:
+        raise ImportError("no such module here")
+
+    await crossing.put(crossing.lent(1))
+    monkeypatch.setattr("asyncdata.runtime.isolate.out_of_band.load", fail)
+    with pytest.raises(ImportError) as caught:
+        crossing.intake.pop()
+    crossing.listen()
+    assert not crossing.loans._bases
+    assert caught.value.__traceback__ is not None
+
+
+async def test_whoever_waits_hears_that_the_consumer_is_gone(crossing: Crossing) -> None:
+    """Tasks and threads; the last one closes the socket."""
+    task = asyncio.ensure_future(crossing.intake.wait_async())
+    await asyncio.sleep(0)
+    thread = threading.Thread(target=crossing.intake.wait)
+    thread.start()
+    await until(lambda: crossing.intake.waits == 2)
+    crossing.intake.signal()
+    await asyncio.wait_for(task, LIMIT_S)
+    thread.join(LIMIT_S)
+    assert not thread.is_alive()
+    assert "closed 1" in crossing.events
+    assert crossing.intake.descriptor() == -1
+    assert crossing.intake.pop() == (True, None)
+
+
+async def test_what_is_taken_while_the_consumer_leaves(crossing: Crossing) -> None:
+    """Said too late, it changes nothing."""
+    await crossing.put(crossing.lent(1))
+    crossing.outlet.leave(0)
+    crossing.outlet.taken(1)
+    assert not crossing.loans._bases
+
+
+async def test_a_loader_that_does_not_read_is_reported(crossing: Crossing, monkeypatch: pytest.MonkeyPatch) -> None:
+    """User code keeps its loop: closing does not wait longer than its time limit until all is said."""
+    monkeypatch.setattr("asyncdata.runtime.isolate.intake._REPORT_S", 0)
+    crossing.intake._limit_s = 0
+    while not crossing.outbox.has_backlog:
+        crossing.outbox.note(protocol.RELEASED, 1, 0)
+    crossing.intake.close()
+    with pytest.raises(CloseTimeoutError, match="user code is still running there"):
+        crossing.intake.wait_until_put_back()
+    while crossing.outbox.has_backlog:
+        crossing.listen()
+        crossing.outbox.flush()
 
 
 async def test_objects_cross_in_messages_and_in_files(crossing: Crossing) -> None:

@@ -6,6 +6,7 @@ import gc
 import os
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -69,6 +70,14 @@ def test_a_full_socket_loses_nothing(ends: Ends) -> None:
     flushing.join()
     assert arrived == [Note(1, number, 0) for number in range(3000)]
     assert not ends.outbox.has_backlog
+
+
+def test_waiting_for_a_full_socket_has_an_end(ends: Ends) -> None:
+    """What nobody reads is still to be sent then."""
+    for number in range(3000):
+        ends.outbox.note(1, number, 0)
+    ends.outbox.flush_all(until_s=time.monotonic())
+    assert ends.outbox.has_backlog
 
 
 def test_a_note_from_inside_another(ends: Ends) -> None:
