@@ -190,8 +190,12 @@ class Fetcher:
                 filled = self._attempts.failed(error, racing)
                 if isinstance(error, ReadFailedError):
                     info = error.info
-                if racing.info is not None and (info is None or info.version == racing.info.version):
-                    # The second attempt opened it; what the first had received before its head is nothing.
+                if racing.info is not None and not racing.won_at:
+                    # The second attempt opened it as well. Nothing of the first is kept, which may be of another
+                    # version and need not have told which; it counts as wasted since it was overtaken.
+                    self._attempts.counters.bytes -= filled
+                    info, filled = racing.info, self._attempts.take_won(racing, whole, 0)
+                elif racing.info is not None and (info is None or info.version == racing.info.version):
                     info, filled = racing.info, self._attempts.take_won(racing, whole, filled)
                 if info is None:
                     self._attempts.counters.wasted(filled)
