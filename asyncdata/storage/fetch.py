@@ -175,12 +175,14 @@ class Fetcher:
         """
         reader = self._reader(url).bodies
         whole = _bytes_view(buffer)
-        tries = _Tries(self._loop_time())
+        tries: _Tries | None = None
         while True:
             info: ObjectInfo | None = None
             filled = 0
             slot = await self._attempts.slots.enter(priority, len(whole))
-            racing = self._attempts.begin(len(whole), _open_again(reader, url), self._loop_time())
+            now = self._loop_time()
+            tries = tries or _Tries(now)  # waiting for the first slot is no part of the first attempt
+            racing = self._attempts.begin(len(whole), _open_again(reader, url), now)
             racing.opens = True
             try:
                 info, filled = check_opened(await reader.open_read(url, whole, racing), len(whole))
@@ -327,6 +329,8 @@ class Fetcher:
             if slot is None:
                 slot = await attempts.slots.enter(priority, size - filled)
                 now = loop.time()
+                if tries is None:
+                    began = now  # waiting for the first slot is no part of the first attempt
             again = partial(_read_again, reader, info, start + filled)
             racing = attempts.begin(size - filled, again, now, filled > 0)
             try:
