@@ -338,6 +338,7 @@ def test_options_in_both_libraries_terms() -> None:
         "skip_signature": True,
     }
     assert chosen.client == {"allow_http": True}
+    assert store_config("s3", {"endpoint_url": "HTTP://here:9000"}).client == {"allow_http": True}
     assert fsspec_options("s3", options)["client_kwargs"] == {"region_name": "eu-west-1"}
     with pytest.raises(StorageError, match="obstore"):
         fsspec_options("s3", {"proxy": "http://here"})

@@ -51,9 +51,8 @@ _HEADERS: Final = (("Accept-Encoding", "identity"),)
 def open_reader(spec: ReaderSpec) -> WebHdfsReader:
     """Makes the reader; called by ``ReaderSpec.open``."""
     options = spec.options
-    tls_context = None
-    if spec.scheme == "swebhdfs":
-        tls_context = make_tls_context(verify=verifies_tls(options), ca_file=options.get("ca_file"))
+    # Made for webhdfs too: a NameNode may redirect to a DataNode behind TLS.
+    tls_context = make_tls_context(verify=verifies_tls(options), ca_file=options.get("ca_file"))
     callers = Callers(
         user=options.get("user"), do_as=options.get("do_as"), token_file=options.get("delegation_token_file")
     )

@@ -323,6 +323,24 @@ async def test_swebhdfs_is_encrypted_and_stays_so(tmp_path: Path) -> None:
                 await fetcher.stat(f"swebhdfs://{address}/x")
 
 
+async def test_a_namenode_may_redirect_to_an_encrypted_datanode(tmp_path: Path) -> None:
+    """Whose certificate is verified."""
+    authority, context = make_certificate(tmp_path)
+    server = Server()
+    async with served(Server(), context) as datanode, served(server) as address:
+
+        async def redirect(request: web.Request) -> web.StreamResponse:
+            location = f"https://{datanode}{request.path_qs}&datanode=1"
+            return web.Response(status=307, headers={"Location": location})
+
+        server.open = redirect
+        async with fetching(ca_file=str(authority)) as fetcher:
+            assert await read(fetcher, f"webhdfs://{address}/x", 7, 10) == DATA[7:17]
+        async with fetching() as fetcher:
+            with pytest.raises(StorageError, match="not trusted"):
+                await read(fetcher, f"webhdfs://{address}/x", 7, 10)
+
+
 async def test_refusals_have_their_types() -> None:
     """By the Java exception, not by the status: WebHDFS says 403 for much that is no question of rights."""
     server = Server()
