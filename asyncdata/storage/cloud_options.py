@@ -115,7 +115,7 @@ def _client(options: Mapping[str, Any], headers: Mapping[str, str]) -> dict[str,
     client: dict[str, Any] = {}
     if headers:
         client["default_headers"] = dict(headers)
-    if str(options.get("endpoint_url") or "").startswith("http:"):
+    if str(options.get("endpoint_url") or "").lower().startswith("http:"):
         client["allow_http"] = True
     if not verifies_tls(options):
         client["allow_invalid_certificates"] = True

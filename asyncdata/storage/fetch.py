@@ -175,12 +175,14 @@ class Fetcher:
         """
         reader = self._reader(url).bodies
         whole = _bytes_view(buffer)
-        tries = _Tries(self._loop_time())
+        tries: _Tries | None = None
         while True:
             info: ObjectInfo | None = None
             filled = 0
             slot = await self._attempts.slots.enter(priority, len(whole))
-            racing = self._attempts.begin(len(whole), _open_again(reader, url), self._loop_time())
+            now = self._loop_time()
+            tries = tries or _Tries(now)  # waiting for the first slot is no part of the first attempt
+            racing = self._attempts.begin(len(whole), _open_again(reader, url), now)
             racing.opens = True
             try:
                 info, filled = check_opened(await reader.open_read(url, whole, racing), len(whole))
@@ -190,8 +192,12 @@ class Fetcher:
                 filled = self._attempts.failed(error, racing)
                 if isinstance(error, ReadFailedError):
                     info = error.info
-                if racing.info is not None and (info is None or info.version == racing.info.version):
-                    # The second attempt opened it; what the first had received before its head is nothing.
+                if racing.info is not None and not racing.won_at:
+                    # The second attempt opened it as well. Nothing of the first is kept, which may be of another
+                    # version and need not have told which; it counts as wasted since it was overtaken.
+                    self._attempts.counters.bytes -= filled
+                    info, filled = racing.info, self._attempts.take_won(racing, whole, 0)
+                elif racing.info is not None and (info is None or info.version == racing.info.version):
                     info, filled = racing.info, self._attempts.take_won(racing, whole, filled)
                 if info is None:
                     self._attempts.counters.wasted(filled)
@@ -323,6 +329,8 @@ class Fetcher:
             if slot is None:
                 slot = await attempts.slots.enter(priority, size - filled)
                 now = loop.time()
+                if tries is None:
+                    began = now  # waiting for the first slot is no part of the first attempt
             again = partial(_read_again, reader, info, start + filled)
             racing = attempts.begin(size - filled, again, now, filled > 0)
             try:

@@ -346,13 +346,18 @@ class _Exchange:
 
     async def receive(self, answer: Any, buffer: memoryview, limits: ReadLimits | TimeoutOptions) -> None:
         """The body, piece by piece: silences are limited by obstore, a body that drips is limited here."""
-        loop = asyncio.get_running_loop()
         least = limits.least_bytes_per_s
         piece_s = limits.idle_s + (_PIECE_BYTES / least if least else _NO_LIMIT_S)
-        self.limit.reschedule(loop.time() + piece_s)
+        self._allow(piece_s)
         async for piece in answer.stream(min_chunk_size=_PIECE_BYTES):
             self.filled += _copy(piece, buffer[self.filled :])
-            self.limit.reschedule(loop.time() + piece_s)
+            self._allow(piece_s)
+
+    def _allow(self, seconds: float) -> None:
+        """Moves the limit, unless the attempt was ended in this turn of the loop, which moving it would undo."""
+        if self.error is not None:
+            raise TimeoutError
+        self.limit.reschedule(asyncio.get_running_loop().time() + seconds)
 
     def failure(self, error: Exception, info: ObjectInfo | None, url: str) -> StorageError:
         """What an exception means, and how far the bytes are good."""
@@ -371,8 +376,8 @@ class _Exchange:
         return False
 
     def fail(self, error: StorageError) -> None:
-        """Ends the attempt with an error."""
-        if self.error is None:
+        """Ends the attempt with an error, unless it is ending."""
+        if self.error is None and not self.limit.expired():
             self.error = error
             self.limit.reschedule(asyncio.get_running_loop().time())
 

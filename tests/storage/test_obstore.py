@@ -9,7 +9,8 @@ import random
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import obstore
 import pytest
@@ -24,12 +25,16 @@ from asyncdata.errors import (
     UnsupportedURLError,
 )
 from asyncdata.options import Environment, HedgeOptions, Options, RetryOptions, TimeoutOptions
-from asyncdata.storage import Fetcher
+from asyncdata.storage import FailureCause, Fetcher
+from asyncdata.storage.attempt import Attempt
 from asyncdata.storage.backends import spec_for
 from asyncdata.storage.cloud_options import fsspec_options, store_config
+from asyncdata.storage.failures import ReadFailedError, read_failed
 from asyncdata.storage.obstore import ObstoreReader, typed_error
 from asyncdata.storage.reader import RangeReader, ReaderSpec
+from asyncdata.testing import run_virtual
 from asyncdata.testing.readers import RangeReaderSuite, Store
+from asyncdata.types import ObjectInfo
 from fake_gcs import FakeGCS, Fault, Profile, Rule
 from tests.patience import LIMIT_S
 from tests.storage.raw_server import DATA, RawServer
@@ -333,6 +338,7 @@ def test_options_in_both_libraries_terms() -> None:
         "skip_signature": True,
     }
     assert chosen.client == {"allow_http": True}
+    assert store_config("s3", {"endpoint_url": "HTTP://here:9000"}).client == {"allow_http": True}
     assert fsspec_options("s3", options)["client_kwargs"] == {"region_name": "eu-west-1"}
     with pytest.raises(StorageError, match="obstore"):
         fsspec_options("s3", {"proxy": "http://here"})
@@ -362,6 +368,54 @@ def test_a_time_limit_is_transient() -> None:
     """The type is all that counts."""
     assert isinstance(typed_error(TimeoutError(), "s3://b/x"), TransientStorageError)
     assert isinstance(typed_error(FileNotFoundError(), "s3://b/x"), ObjectNotFoundError)
+
+
+@pytest.mark.parametrize(
+    ("moment", "cause", "filled"),
+    [
+        ("limit", FailureCause.FIRST_BYTE_TIMEOUT, 0),
+        ("answer", FailureCause.OVERTAKEN, 0),
+        ("piece", FailureCause.OVERTAKEN, 2),
+    ],
+)
+def test_an_attempt_can_be_ended_at_any_moment(moment: str, cause: FailureCause, filled: int) -> None:
+    """In the turn of the loop in which its time limit ends it, its answer comes, or a piece does."""
+    attempt = Attempt()
+
+    def overtake(now: str) -> None:
+        if now == moment:
+            assert attempt.wire is not None
+            attempt.wire.fail(read_failed("a second attempt was ahead", FailureCause.OVERTAKEN))
+
+    class Answer:
+        meta: ClassVar[Any] = {"size": 4, "e_tag": "v"}
+        range = (0, 4)
+
+        async def stream(self, min_chunk_size: int) -> AsyncIterator[bytes]:
+            del min_chunk_size
+            overtake("piece")
+            yield b"ab"
+            yield b"cd"
+
+    async def get_async(store: object, name: str, *, options: object) -> Answer:
+        del store, name, options
+        if moment == "limit":
+            try:
+                await asyncio.Event().wait()
+            finally:
+                overtake("limit")
+        overtake("answer")
+        return Answer()
+
+    async def scenario() -> None:
+        reader = ObstoreReader(lambda bucket: bucket, limits=TimeoutOptions())
+        reader._obstore = SimpleNamespace(get_async=get_async)
+        info = ObjectInfo(url="s3://b/x", size=4, version="v")
+        with pytest.raises(ReadFailedError) as caught:
+            await reader.read_into(info, 0, memoryview(bytearray(4)), attempt)
+        assert (caught.value.cause, caught.value.filled) == (cause, filled)
+
+    run_virtual(scenario())
 
 
 @pytest.mark.sampled

@@ -98,6 +98,16 @@ class InflatedChunks:
 
     async def next(self) -> Chunk | None:
         """The next decompressed chunk, or None at the end."""
+        # A loop, because any number of chunks may lie in front of the place where reading begins.
+        while (chunk := await self._next()) is not None and chunk.position < self._begin:
+            passed = min(self._begin - chunk.position, chunk.stop - chunk.start)
+            if passed < chunk.stop - chunk.start:
+                return Chunk(chunk.slab, chunk.start + passed, chunk.stop, chunk.position + passed, chunk.room)
+            self._budget.slabs.drop(chunk.slab)
+        return chunk
+
+    async def _next(self) -> Chunk | None:
+        """The same, wherever reading begins."""
         if self._rest is not None:
             rest, self._rest = self._rest, None
             return rest
@@ -128,8 +138,6 @@ class InflatedChunks:
         chunk = Chunk(slab, start, filled, self._position, room)
         self._position += filled - start
         self._look_ahead()
-        if chunk.position < self._begin:
-            return await self._behind(chunk)
         return chunk
 
     def _enter(self, slab: Slab, room: int) -> None:
@@ -179,14 +187,6 @@ class InflatedChunks:
             pass  # which the decoder raises again
         except Exception as error:  # noqa: BLE001 -- raised by `next`
             self._error = error
-
-    async def _behind(self, chunk: Chunk) -> Chunk | None:
-        """The part of a chunk that is wanted, or of the next one where none is."""
-        passed = min(self._begin - chunk.position, chunk.stop - chunk.start)
-        if passed < chunk.stop - chunk.start:
-            return Chunk(chunk.slab, chunk.start + passed, chunk.stop, chunk.position + passed, chunk.room)
-        self._budget.slabs.drop(chunk.slab)
-        return await self.next()
 
     def _feed_ready(self) -> bool:
         """Feeds the decoder with stored bytes that have arrived."""

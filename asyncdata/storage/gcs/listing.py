@@ -162,10 +162,12 @@ class Globbing:
 
     async def _tried(self, call: Callable[[], Awaitable[T]]) -> T:
         loop = asyncio.get_running_loop()
-        began, tries = loop.time(), 0
+        began, tries = 0.0, 0
         while True:
             try:
                 async with self._turns:
+                    if not tries:
+                        began = loop.time()  # waiting for a turn is no part of the first attempt
                     self.requests += 1
                     return await call()
             except TransientStorageError as error:

@@ -40,7 +40,7 @@ def open_reader(spec: ReaderSpec) -> GcsReader:
     source = choose_source(options.get("token"), proxies.always)  # whatever is wrong is found before anything is opened
     endpoint = str(options.get("endpoint_url") or requests.DEFAULT_ENDPOINT).rstrip("/")
     tls_context = None
-    if endpoint.startswith("https:"):
+    if endpoint.lower().startswith("https:"):
         tls_context = make_tls_context(verify=verifies_tls(options), ca_file=options.get("ca_file"))
     bodies = Bodies(
         limits=spec.timeouts,

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import math
 import os
 import re
@@ -157,6 +158,9 @@ class Tokens:
         # the loop when the fetch fails after every caller was cancelled.
         fetching = self._start()
         await asyncio.wait((fetching,))
+        error = fetching.exception()
+        if isinstance(error, StorageError):
+            raise copy.copy(error)  # every caller adds its own place to it
         return fetching.result()
 
     def _start(self) -> asyncio.Task[Token]:

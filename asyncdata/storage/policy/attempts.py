@@ -78,7 +78,7 @@ class Attempts:
     def end(self, racing: Racing, slot: Slot) -> None:
         """It is over, in whatever way."""
         self._hedger.running.discard(racing)
-        if racing.task is not None:
+        if racing.task is not None or racing.lent:
             self._hedger.forget(racing)
         if racing.resends:
             self.counters.resent(racing.resends)

@@ -230,6 +230,8 @@ class Hedger:
         part, least_s = _SOONER if has_room else 1.0, self._options.least_delay_s
         silent: list[tuple[Racing, int]] = []
         for racing in self.running:
+            if racing.lent:
+                continue  # overtaken: it is as good as over, and its second attempt is not replaced
             # Others have told more since it began.
             racing.after_s = part * max(self._after_s(racing.size), least_s)
             if not racing.is_silent(now) or late:

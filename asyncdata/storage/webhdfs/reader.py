@@ -51,9 +51,8 @@ _HEADERS: Final = (("Accept-Encoding", "identity"),)
 def open_reader(spec: ReaderSpec) -> WebHdfsReader:
     """Makes the reader; called by ``ReaderSpec.open``."""
     options = spec.options
-    tls_context = None
-    if spec.scheme == "swebhdfs":
-        tls_context = make_tls_context(verify=verifies_tls(options), ca_file=options.get("ca_file"))
+    # Made for webhdfs too: a NameNode may redirect to a DataNode behind TLS.
+    tls_context = make_tls_context(verify=verifies_tls(options), ca_file=options.get("ca_file"))
     callers = Callers(
         user=options.get("user"), do_as=options.get("do_as"), token_file=options.get("delegation_token_file")
     )
@@ -86,20 +85,24 @@ class Callers:
     def current(self) -> Caller:
         """The caller, with the token as it was read last."""
         if self._file is not None and self._caller.token is None:
-            self.renew()
+            self._read()
         return self._caller
 
-    def renew(self) -> bool:
-        """Reads the file again; True if it holds another token now."""
+    def renew(self, refused: Caller) -> bool:
+        """Reads the file again; True if it holds another token than the one the server refused."""
+        # Not compared with the one that was read last: of many requests with one token, all but the first find that a
+        # new one was read already.
+        self._read()
+        return self._caller.token != refused.token
+
+    def _read(self) -> None:
         if self._file is None:
-            return False
+            return
         try:
             token = Path(self._file).read_text(encoding="ascii").strip()
         except (OSError, ValueError, TypeError) as error:
             raise AccessDeniedError(f"the delegation token cannot be read: {type(error).__name__}") from None
-        changed = token != self._caller.token
         self._caller = Caller(token=token)
-        return changed
 
 
 class WebHdfsReader:
@@ -190,22 +193,16 @@ class WebHdfsReader:
     ) -> Answer:
         """The bytes ``[start, start + len(buffer))``, or fewer of an answer without a length."""
         parameters = {"offset": start, "length": len(buffer)}
-        answer = await self._follow(place, parameters, buffer, accept, attempt)
-        if answer.head.status in {401, 403} and self._callers.renew():
-            answer = await self._follow(place, parameters, buffer, accept, attempt)
+        caller = self._callers.current()
+        answer = await self._follow(build_url(place, "OPEN", caller, parameters), buffer, accept, attempt)
+        if answer.head.status in {401, 403} and self._callers.renew(caller):
+            caller = self._callers.current()
+            answer = await self._follow(build_url(place, "OPEN", caller, parameters), buffer, accept, attempt)
         if answer.head.status not in {200, 206}:
-            raise answer_error(answer.head.status, answer.aside, self._callers.current())
+            raise answer_error(answer.head.status, answer.aside, caller)
         return answer
 
-    async def _follow(
-        self,
-        place: NameNodePath,
-        parameters: dict[str, int],
-        buffer: memoryview,
-        accept: Accept,
-        attempt: Attempt | None,
-    ) -> Answer:
-        url = build_url(place, "OPEN", self._callers.current(), parameters)
+    async def _follow(self, url: str, buffer: memoryview, accept: Accept, attempt: Attempt | None) -> Answer:
         for _ in range(MAX_REDIRECTS):
             # The URL names offset and length: what the server sends beyond that range is of no interest.
             answer = await self._bodies.get(
@@ -242,11 +239,13 @@ class WebHdfsReader:
             return []
 
     async def _ask(self, place: NameNodePath, operation: str) -> bytes:
-        status, body = await self._ask_once(build_url(place, operation, self._callers.current()))
-        if status in {401, 403} and self._callers.renew():
-            status, body = await self._ask_once(build_url(place, operation, self._callers.current()))
+        caller = self._callers.current()
+        status, body = await self._ask_once(build_url(place, operation, caller))
+        if status in {401, 403} and self._callers.renew(caller):
+            caller = self._callers.current()
+            status, body = await self._ask_once(build_url(place, operation, caller))
         if status != 200:
-            raise answer_error(status, body, self._callers.current())
+            raise answer_error(status, body, caller)
         return body
 
     async def _ask_once(self, url: str) -> tuple[int, bytes]:

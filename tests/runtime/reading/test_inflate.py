@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import random
+import sys
 import threading
 from pathlib import Path
 
@@ -66,3 +67,18 @@ def test_left_at_any_moment(tmp_path: Path, limit: int) -> None:
             with ds.iterator() as elements:
                 for _, record in zip(range(draw.randrange(1, 600)), elements, strict=False):
                     assert len(record) == RECORD
+
+
+def test_a_resume_deep_inside_a_file_passes_over_what_lies_before(tmp_path: Path) -> None:
+    """However many chunks that are: more than calls may be nested."""
+    count, chunk = sys.getrecursionlimit(), 1 << 16
+    path = tmp_path / "x.gz"
+    path.write_bytes(gzip.compress(bytes(chunk * count) + b"\1" * RECORD, 1))
+    ds = ad.FixedLengthRecordDataset(path, RECORD, compression_type="GZIP").skip(chunk * count // RECORD - 1)
+    ds = ds.with_options(ad.Options(chunk_bytes=chunk, num_workers=0, isolate=False))
+    with ds.iterator() as elements:
+        assert next(elements) == bytes(RECORD)
+        state = elements.state_dict()
+    with ds.iterator() as elements:
+        elements.load_state_dict(state)
+        assert list(elements) == [b"\1" * RECORD]

@@ -13,8 +13,12 @@ import pytest
 from asyncdata.errors import AccessDeniedError, ObjectNotFoundError, TransientStorageError
 from asyncdata.options import Environment, Options, RetryOptions
 from asyncdata.storage.backends import spec_for
+from asyncdata.storage.gcs.listing import LISTERS, Globbing, ListedBucket
 from asyncdata.storage.reader import RangeReader
+from asyncdata.testing import run_virtual
+from asyncdata.types import ObjectInfo
 from fake_gcs import FakeGCS, Fault, Latency, Profile, Rule
+from tests.patience import virtual_time
 
 NAMES = [f"data/train-{i:05d}-of-05000" for i in range(5000)]
 
@@ -147,3 +151,32 @@ async def test_a_listing_opens_connections_for_the_first_reads(filled: FakeGCS) 
         assert before in repr(reader)
         await reader.read_into(info, 0, memoryview(bytearray(1)))
         assert before in repr(reader)
+
+
+def test_waiting_for_a_turn_is_no_part_of_the_first_try() -> None:
+    """A name that waited for longer than the deadline, because of those before it, is looked at again all the same."""
+    names = [str(number) for number in range(2 * LISTERS)]
+    failed: set[str] = set()
+
+    async def stat(url: str) -> ObjectInfo:
+        if url not in failed and int(url.rpartition("/")[2]) >= LISTERS:
+            failed.add(url)
+            raise TransientStorageError("busy")
+        await virtual_time(1.5)
+        return ObjectInfo(url=url, size=1)
+
+    async def ask(url: str, pattern: str) -> Any:
+        raise AssertionError
+
+    async def nothing() -> None:
+        pass
+
+    async def scenario() -> int:
+        place = ListedBucket(endpoint="http://unused", bucket="bucket", scheme="gs", user_project=None)
+        retry = RetryOptions(initial_delay_s=0.01, deadline_s=1)
+        globbing = Globbing(place, "gs://bucket/{0..}", ask=ask, stat=stat, retry=retry, meanwhile=nothing)
+        await globbing.run(names, [], [])
+        return len(globbing.found)
+
+    assert run_virtual(scenario()) == len(names)
+    assert len(failed) == LISTERS

@@ -40,6 +40,19 @@ async def test_listings_of_many_pages_are_complete_and_take_little_more_than_a_r
         await fetcher.aclose()
 
 
+@pytest.mark.parametrize("tls", [False, True])
+async def test_the_scheme_of_an_endpoint_may_be_in_capitals(tls: bool) -> None:
+    """It is encrypted or not all the same."""
+    async with FakeGCS(buckets=["bucket"], tls=tls) as server:
+        server.put("bucket", "x", DATA)
+        scheme, _, rest = server.url.partition("://")
+        fetcher = fetcher_of(f"{scheme.upper()}://{rest}", verify_tls=False)
+        buffer = bytearray(100)
+        await fetcher.read(await fetcher.stat("gs://bucket/x"), 10, memoryview(buffer))
+        assert buffer == DATA[10:110]
+        await fetcher.aclose()
+
+
 async def test_reading_a_listed_object_costs_one_request_and_no_look_up() -> None:
     """Only the ranged GET is sent: no metadata, no bucket, nothing else."""
     async with FakeGCS(buckets=["bucket"]) as server:

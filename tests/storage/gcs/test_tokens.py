@@ -73,6 +73,22 @@ async def test_one_fetch_serves_all_waiters() -> None:
         assert tokens.fetches == 1
 
 
+async def test_each_waiter_has_an_error_of_its_own() -> None:
+    """To which it adds what it was about to read."""
+    source = Source(fails=1)
+    source.go.clear()
+    async with tokens_of(source, source) as tokens:
+        waiting = [asyncio.create_task(tokens.get()) for _ in range(3)]
+        await turns(20)
+        source.go.set()
+        errors = await asyncio.gather(*waiting, return_exceptions=True)
+        assert tokens.fetches == 1
+        for number, error in enumerate(errors):
+            assert isinstance(error, AccessDeniedError)
+            error.complete(url=f"gs://bucket/{number}")
+        assert [getattr(error, "url", None) for error in errors] == [f"gs://bucket/{number}" for number in range(3)]
+
+
 async def test_a_token_is_renewed_before_it_expires() -> None:
     """Near its end the old token is still given while the new one is fetched; after it one waits."""
     source = Source()

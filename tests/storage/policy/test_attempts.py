@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from asyncdata.options import Options
+from asyncdata.errors import StorageError
+from asyncdata.options import HedgeOptions, Options
 from asyncdata.storage import FailureCause
 from asyncdata.storage.attempt import Attempt
 from asyncdata.storage.failures import read_failed
@@ -104,6 +105,44 @@ def test_bytes_in_flight_are_limited(options: Options) -> None:
         assert not second.done()
         attempts.end(attempts.begin(600 << 10, never, 1.0), slot)
         await second
+        await attempts.aclose()
+
+    run_virtual(scenario())
+
+
+class Stuck:
+    """A wire that is told to end, and takes its time."""
+
+    filled = 0
+
+    def has_input(self) -> bool:
+        """Nothing comes."""
+        return False
+
+    def nudge(self) -> None:
+        """There is nothing to look at."""
+
+    def fail(self, error: StorageError) -> None:
+        """Not yet."""
+
+
+def test_what_a_second_attempt_brought_is_given_back_however_late_the_first_ends() -> None:
+    """An attempt that was overtaken is not looked at any more, and gets no third one."""
+
+    async def again(offset: int, buffer: memoryview, attempt: Attempt) -> ObjectInfo | None:
+        return None
+
+    async def scenario() -> None:
+        hedge = HedgeOptions(max_extra=1, least_delay_s=0.2, most_delay_s=0.2)
+        attempts = Attempts(Options(hedge=hedge), 4096)
+        slot = await attempts.slots.enter(0, 1000)
+        racing = attempts.begin(1000, again, asyncio.get_running_loop().time())
+        racing.wire, racing.asked_at = Stuck(), asyncio.get_running_loop().time()
+        await virtual_time(2)
+        stats = attempts.stats()
+        assert (stats.hedges, stats.hedges_won, stats.hedge_bytes) == (1, 1, 1000)
+        attempts.end(racing, slot)
+        assert attempts.stats().hedge_bytes == 0
         await attempts.aclose()
 
     run_virtual(scenario())

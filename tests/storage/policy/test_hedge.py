@@ -350,6 +350,38 @@ async def test_an_opening_read_that_stalls_behind_its_head_is_overtaken(name: st
             assert stats.hedge_bytes == 0
 
 
+@pytest.mark.parametrize("size", ["*", "200"])
+async def test_an_object_is_opened_by_one_answer(size: str) -> None:
+    """The first one stalls after all when the second is asked for: they may be of two versions, and are not mixed."""
+    asked_again, go_on = asyncio.Event(), asyncio.Event()
+    head = "HTTP/1.1 206 Partial Content\r\nContent-Length: 100\r\n"
+
+    async def answer(request: Request, peer: Peer) -> None:
+        if len(server.requests) == 1:
+            await asked_again.wait()
+            await peer.send((head + f"Content-Range: bytes 0-99/{size}\r\n\r\n" + "A" * 10).encode())
+            await peer.stall()
+        else:
+            asked_again.set()
+            await go_on.wait()
+            await peer.send((head + "Content-Range: bytes 0-99/100\r\n\r\n" + "B" * 100).encode())
+
+    async with RawServer(answer) as server:
+        fetcher = Fetcher(Options(timeouts=PATIENT, hedge=dataclasses.replace(EAGER, max_extra=1.0)), Environment())
+        try:
+            buffer = bytearray(100)
+            reading = asyncio.create_task(fetcher.open_read(f"{server.url}/o", memoryview(buffer)))
+            running = fetcher._attempts._hedger.running
+            await until(lambda: [racing.wire and racing.wire.filled for racing in running] == [10])
+            go_on.set()
+            info, filled = await asyncio.wait_for(reading, LIMIT_S)
+            assert (info.size, filled, bytes(buffer)) == (100, 100, b"B" * 100)
+            stats = fetcher.stats()
+            assert (stats.hedges_won, stats.bytes, stats.wasted_bytes) == (1, 100, 10)
+        finally:
+            await fetcher.aclose()
+
+
 async def test_a_cancelled_read_ends_its_second_attempt() -> None:
     """Nothing is left running, and nothing writes into the buffer any more."""
     async with FakeGCS(buckets=["bucket"]) as server:

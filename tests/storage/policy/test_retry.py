@@ -1,15 +1,22 @@
 from __future__ import annotations
 
+import asyncio
 import random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncdata import errors
 from asyncdata.errors import AsyncdataError, TransientStorageError
-from asyncdata.options import RetryOptions
-from asyncdata.storage import failures
+from asyncdata.options import Environment, Options, RetryOptions
+from asyncdata.storage import FailureCause, Fetcher, RangeReader, ReaderSpec, backends, failures
+from asyncdata.storage.backends import BackendSpec, register_backend
+from asyncdata.storage.failures import read_failed
 from asyncdata.storage.policy.retry import is_retryable, next_delay_s
+from asyncdata.testing import run_virtual
+from asyncdata.types import ObjectInfo
+from tests.patience import virtual_time
 
 options = st.builds(
     RetryOptions,
@@ -76,3 +83,54 @@ def test_only_transient_errors_are_retried() -> None:
         delay = next_delay_s(kind("x"), attempt=1, elapsed_s=0, options=RetryOptions(), draw=lambda: 0.5)
         assert (delay is not None) == issubclass(kind, TransientStorageError)
     assert not is_retryable(ConnectionError())
+
+
+class Busy(RangeReader):
+    """Every read takes 1.5 s, and those of ``busy://second`` fail once, at once."""
+
+    def __init__(self, spec: ReaderSpec) -> None:
+        del spec
+        self._failed = False
+
+    async def stat(self, url: str) -> ObjectInfo:
+        return ObjectInfo(url=url, size=10, version="1")
+
+    async def glob(self, pattern: str) -> list[ObjectInfo]:
+        return [await self.stat(pattern)]
+
+    async def read_into(self, info: ObjectInfo, start: int, buffer: memoryview, attempt: object = None) -> int:
+        del start, attempt
+        if info.url.endswith("second") and not self._failed:
+            self._failed = True
+            raise read_failed("busy", FailureCause.SERVER_ERROR)
+        await virtual_time(1.5)
+        return len(buffer)
+
+    async def aclose(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("opening", [False, True])
+def test_waiting_for_a_turn_is_no_part_of_the_first_attempt(opening: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A read that waited for longer than the deadline is tried again all the same."""
+    monkeypatch.setattr(backends, "_REGISTERED", {})
+    register_backend("busy", BackendSpec(Busy))
+
+    async def scenario() -> int:
+        retry = RetryOptions(initial_delay_s=0.01, deadline_s=1)
+        fetcher = Fetcher(Options(max_requests_in_flight=1, retry=retry), Environment())
+
+        async def read(name: str) -> None:
+            buffer, url = memoryview(bytearray(10)), f"busy://{name}"
+            if opening:
+                await fetcher.open_read(url, buffer)
+            else:
+                await fetcher.read(await fetcher.stat(url), 0, buffer)
+
+        try:
+            await asyncio.gather(read("first"), read("second"))
+            return fetcher.stats().retries
+        finally:
+            await fetcher.aclose()
+
+    assert run_virtual(scenario()) == 1

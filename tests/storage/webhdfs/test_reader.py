@@ -15,7 +15,7 @@ from aiohttp import web
 from asyncdata.errors import AccessDeniedError, ObjectChangedError, ObjectNotFoundError, StorageError
 from asyncdata.options import Environment, HedgeOptions, Options, RetryOptions, TimeoutOptions
 from asyncdata.storage.fetch import Fetcher
-from tests.patience import LIMIT_S
+from tests.patience import LIMIT_S, until
 from tests.storage.certificate import make_certificate
 
 DATA = bytes(range(256)) * 40
@@ -260,6 +260,39 @@ async def test_a_token_is_sent_renewed_and_never_shown(tmp_path: Path) -> None:
         assert TOKEN not in str(caught.value) + repr(caught.value) + repr(fetcher)
 
 
+async def test_every_request_with_a_refused_token_is_made_again_with_the_new_one(tmp_path: Path) -> None:
+    """The first of them reads the file; the others find the new token there, and no refused one is shown."""
+    file = tmp_path / "token"
+    file.write_text(f"{TOKEN}-1")
+    server = Server()
+    server.token = f"{TOKEN}-1"
+    asked = 0
+    changed = asyncio.Event()
+
+    async def refuse_old(request: web.Request) -> web.StreamResponse:
+        nonlocal asked
+        asked += 1
+        await changed.wait()
+        old = request.query["delegation"]
+        if old == server.token:
+            return web.Response(body=wanted(request))
+        return refusal(403, "SecretManager$InvalidToken", f"token {old} is expired")
+
+    async with served(server) as address, fetching(delegation_token_file=str(file)) as fetcher:
+        info = await fetcher.stat(f"webhdfs://{address}/x")
+        server.open = refuse_old
+        buffers = [bytearray(10) for _ in range(8)]
+        reads = [asyncio.create_task(fetcher.read(info, 0, memoryview(buffer))) for buffer in buffers]
+        async with asyncio.timeout(LIMIT_S):
+            await until(lambda: asked == 8)
+            server.token = f"{TOKEN}-2"
+            file.write_text(server.token)
+            changed.set()
+            outcomes = await asyncio.gather(*reads, return_exceptions=True)
+        assert outcomes == [None] * 8
+        assert all(buffer == DATA[:10] for buffer in buffers)
+
+
 async def test_redirects_that_cannot_be_followed_are_errors() -> None:
     """To nowhere, or in a circle."""
     server = Server()
@@ -288,6 +321,24 @@ async def test_swebhdfs_is_encrypted_and_stays_so(tmp_path: Path) -> None:
         async with fetching() as fetcher:
             with pytest.raises(StorageError, match="not trusted"):
                 await fetcher.stat(f"swebhdfs://{address}/x")
+
+
+async def test_a_namenode_may_redirect_to_an_encrypted_datanode(tmp_path: Path) -> None:
+    """Whose certificate is verified."""
+    authority, context = make_certificate(tmp_path)
+    server = Server()
+    async with served(Server(), context) as datanode, served(server) as address:
+
+        async def redirect(request: web.Request) -> web.StreamResponse:
+            location = f"https://{datanode}{request.path_qs}&datanode=1"
+            return web.Response(status=307, headers={"Location": location})
+
+        server.open = redirect
+        async with fetching(ca_file=str(authority)) as fetcher:
+            assert await read(fetcher, f"webhdfs://{address}/x", 7, 10) == DATA[7:17]
+        async with fetching() as fetcher:
+            with pytest.raises(StorageError, match="not trusted"):
+                await read(fetcher, f"webhdfs://{address}/x", 7, 10)
 
 
 async def test_refusals_have_their_types() -> None:
