@@ -80,6 +80,7 @@ class OwnBatches:
         self._begun_by = place.begun_by
         self._passes: deque[_Pass] = deque()  # those of which a batch may still wait to be used
         self._begun = self._given = place.steps
+        self._commits = False
         self._own_ended = place.turn > 0
         self._last: Element = END
         if place.pipeline is None:
@@ -124,6 +125,8 @@ class OwnBatches:
         if batch is END:
             again = self._dataset.iterator(epoch=self._epoch)
             self._passes.append(_Pass(self._given, 0, self._passes[-1].turn + 1, again))
+            if self._commits:
+                again.commit(0)  # none of its batches was used yet: all its states stay known
             batch = next(again, END)
             if batch is END:
                 raise PipelineError(NOTHING_TO_REPEAT)
@@ -152,6 +155,7 @@ class OwnBatches:
         """So many steps were used: the state behind them stays known."""
         found = self._of(steps)
         found.iterator.commit(_position(found, steps))
+        self._commits = True
 
     def forget(self, steps: int) -> None:
         """No state behind fewer steps will be asked for."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from asyncdata.errors import PipelineClosedError, PipelineError
 from asyncdata.feed.even import WINDOW, Agreed, Granted, Least, Place, recalled, until_vote, vote
@@ -19,6 +19,9 @@ from asyncdata.feed.own_batches import END, EpochPlace, OwnBatches
 from asyncdata.feed.ranks import Even
 from asyncdata.types import Element
 from asyncdata.workers.failure import annotate, in_a_line
+
+_HISTORY: Final = 16
+"""As long as nothing is committed, states go back by so many steps: as `Options(state_history=...)` by default."""
 
 
 class Hand(Protocol):
@@ -140,7 +143,7 @@ class Run:
         if self._hand.waiting:
             found = self._hand.receive()
             self.handed += 1
-            self._own.forget(self._used)
+            self._own.forget(self.handed - _HISTORY if self.committed is None else self.committed)
             return found
         if self._error is not None:
             kept, self._error = self._error, None
@@ -247,8 +250,8 @@ class Run:
             raise ValueError(f"step {steps} cannot be committed: {self.handed} batches of the epoch were handed out")
         if before is not None and steps < before:
             raise ValueError(f"step {steps} was committed after {before}")
-        self.committed = steps
         self._own.commit(steps)
+        self.committed = steps
         self._own.forget(steps)
 
     @property

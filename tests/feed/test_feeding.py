@@ -410,6 +410,38 @@ def test_a_short_part_has_a_state_behind_every_step(depth: int, *, kept: bool) -
     begun.close()
 
 
+def test_a_first_commit_may_lie_before_the_pass_that_is_read() -> None:
+    """The part was begun again meanwhile; what cannot be committed changes nothing."""
+    ds = ad.Dataset.range(3).batch(1)
+
+    def run(place: EpochPlace) -> Run:
+        hand = Conversion(lambda batch: int(batch[0]))
+        return Run(OwnBatches(ds, ds, place, "repeat"), place, steps=20, even="repeat", least=None, hand=hand)
+
+    for handed in (5, 8, 16):
+        begun = run(EpochPlace(0))
+        assert [begun.next() for _ in range(handed)] == [step % 3 for step in range(handed)]
+        begun.commit(2)
+        again = run(begun.place())
+        assert [*iter(again.next, END)] == [step % 3 for step in range(2, 20)]
+        begun.close()
+
+
+def test_a_pass_begun_after_a_commit_keeps_its_states() -> None:
+    """The trainer is far ahead of what it has used when the part is begun again."""
+    ds, count = ad.Dataset.range(30).batch(1), 60
+    place = EpochPlace(0)
+    hand = Conversion(lambda batch: int(batch[0]))
+    own = OwnBatches(ds, ds, place, "repeat")
+    begun = Run(own, place, steps=count, even="repeat", least=None, hand=hand, kept=True)
+    for _ in range(count):
+        begun.next()
+    for step in range(1, count):
+        begun.commit(None)
+        assert begun.place().steps == step
+    begun.close()
+
+
 def test_a_rank_without_data_is_padded() -> None:
     """With a batch of the whole dataset, none of whose rows counts."""
     world, meeting = 3, Meeting(3)
