@@ -87,6 +87,8 @@ class Compaction:
             for column in holder.movable()
             if isinstance(column, RefColumn) and len(column)
         ]
+        # Arrays and tables begin on boundaries, and end on them. So they go in front of what takes just its length.
+        self._columns.sort(key=lambda column: column.leaf is not None and column.leaf.kind not in ("array", "table"))
         if self._columns:
             self._strings = strings_of_tables(self._columns, budget.slabs)
             self._columns += [strings.column for strings in self._strings]

@@ -321,6 +321,34 @@ async def test_rows_are_the_same_however_they_are_copied(bench: Bench, sizes: tu
     bench.put_back(new)
 
 
+async def test_tables_begin_on_a_boundary_wherever_they_are_moved(bench: Bench) -> None:
+    """Also together with strings that take just their length, in whatever order a stage names its columns."""
+    buffer, slabs = bench.buffers[0], bench.budget.slabs
+    ids, tables, strings = [await bench.budget.take(buffer.account, 8 * GRANULE) for _ in range(3)]
+    slabs.arena.view[ids.offset : ids.offset + 101] = bytes(101)
+    buffer.keep(ids.offset, bytes(101))
+    buffer.settle()
+    for row in range(8):
+        slabs.arena.view[strings.offset + 10 * row : strings.offset + 10 * row + 10] = bytes([row]) * 10
+    for row in range(4):
+        table = read_table(slabs.arena.array, tables.offset + 64 * row, 2)
+        table[...] = [[strings.offset + 20 * row, 10], [strings.offset + 20 * row + 10, 10]]
+    rows = np.array([[tables.offset + 64 * row, 32] for row in range(4)], np.int64)
+    column = RefColumn(slabs, rows, Leaf("table", shape=(2,)))
+    column.hold()
+    buffer.keep_tables(column)
+    for slab in (ids, tables, strings):
+        slabs.drop(slab)
+    Compaction(bench.budget)()
+    moved = buffer.tables[0][0]
+    assert not (moved.rows[:, 0] % 64).any()
+    # As a shuffle picks them: read together, not one after the other.
+    mixed = moved.pick(np.array([2, 0, 3, 1]))
+    tables_of = [read_table(slabs.arena.array, at, 2) for at in mixed.rows[:, 0].tolist()]
+    assert (mixed.tables()[0] == np.concatenate(tables_of)).all()
+    buffer.check()
+
+
 async def test_a_lent_slab_is_the_consumers_only_when_nobody_else_holds_it(bench: Bench) -> None:
     """What a buffer pins is charged to the buffer, so that the consumer's reserve stays free for what it alone has."""
     await bench.fill(random.Random(2), 64 * GRANULE, 0.5)
