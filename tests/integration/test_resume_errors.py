@@ -148,6 +148,29 @@ def test_what_a_dataset_that_has_ended_left_out_stays_counted() -> None:
         assert it.stats().skipped.elements == 2
 
 
+def test_a_state_behind_elements_left_out_needs_a_policy() -> None:
+    """Its position does not count them; without a policy they would be counted, and others given again."""
+
+    def inverse(number: int) -> int:
+        if number in {3, 5}:
+            raise ValueError(number)
+        return number
+
+    ds = ad.Dataset.range(40).map(inverse)
+    lenient = ds.with_options(ad.Options(errors=ad.ErrorPolicy(max_skipped=10)))
+    with lenient.iterator(epoch=0) as it:
+        before = [int(next(it)) for _ in range(3)]
+        early = it.state_dict()
+        seen = before + [int(next(it)) for _ in range(7)]
+        late = it.state_dict()
+    with pytest.raises(ad.StateError, match="an error policy has left elements out"):
+        ds.iterator(state=late)
+    with lenient.iterator(state=late) as it:
+        assert seen + [int(x) for x in it] == [x for x in range(40) if x not in {3, 5}]
+    with pytest.raises(ValueError, match="3"), ds.iterator(state=early) as it:
+        list(it)
+
+
 def test_the_next_epoch_begins_with_a_whole_quota() -> None:
     """The quota is one of each iteration, also behind a state."""
     dataset = D.from_tensor_slices([b"1", b"7", b"2", b"7", b"3"]).map(picky)

@@ -235,6 +235,16 @@ def _repeated(
     return begun, run
 
 
+def _check_policy(options: Options, saved: SavedState) -> None:
+    """Without a policy, elements that it has left out would be counted as delivered, and others given again."""
+    left_out = saved.news.skipped.get("")
+    if options.errors is None and left_out is not None and (left_out.elements or left_out.shards):
+        raise StateError(
+            "the state is of another pipeline: an error policy has left elements out, and here is none. "
+            "Set Options(errors=...) as it was"
+        )
+
+
 def prepare(plan: Node, epoch: int, saved: SavedState | None = None, position: int = 0) -> Running:
     """Returns a pipeline to start, from a saved state or from its beginning, on the caller's Runtime or on a new one.
 
@@ -257,6 +267,7 @@ def prepare(plan: Node, epoch: int, saved: SavedState | None = None, position: i
         if run is not None:
             start = dataclasses.replace(start, choices=run.recorded)
         _check_order(plan, options, saved.causes)
+        _check_policy(options, saved)
         if options.seed not in (None, seed):
             raise StateError(f"the state is of another pipeline: seed={options.seed} here, {seed} in the state")
     else:
