@@ -276,6 +276,23 @@ def test_a_worker_is_killed_in_the_middle_of_a_batch(tmp_path: Path) -> None:
     assert len(err.splitlines()) == 1
 
 
+def test_results_of_another_size_after_a_death_are_those_of_the_last_call(tmp_path: Path) -> None:
+    """The call that was lost had asked for more memory than there is need for now."""
+    code, out, _ = run(f"""
+        def cropped(x):
+            if x // 8 == 5 and not os.path.exists({str(tmp_path / "killed")!r}):
+                if x % 8 == 7:
+                    os.close(os.open({str(tmp_path / "killed")!r}, os.O_CREAT | os.O_EXCL))
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return np.full(10_000, x)
+            return np.full(32, x)
+        for i, batch in enumerate(ad.Dataset.range(80).map(cropped, 1, executor="process").batch(8)):
+            assert batch[:, 0].tolist() == list(range(8 * i, 8 * i + 8)), (i, batch[:, 0])
+        say(str(os.path.exists({str(tmp_path / "killed")!r})))
+    """)
+    assert (code, out) == (0, "True\n")
+
+
 def test_workers_that_keep_dying_end_the_pipeline_with_an_error() -> None:
     """A function that kills its process is reported with its stage, not tried for ever."""
     code, out, err = run("""

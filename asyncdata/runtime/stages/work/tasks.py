@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from asyncdata.errors import MemoryLimitError, UnbatchableError, WorkerDiedError
+from asyncdata.errors import MemoryLimitError, PipelineError, UnbatchableError, WorkerDiedError
 from asyncdata.memory.accounts import Account
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColumn, read_leaf, read_table
@@ -265,9 +265,12 @@ class Job:
             part.scratch = None
         self._left -= 1
         if not self._left:
+            # A call may have asked for more and been lost; what came of it then may have found room here.
+            used = {each.reply.offset for each in self.parts if each.reply is not None}
             for slab in self._outgrown:
-                self._budget.slabs.drop(slab)
-            self._outgrown = []
+                if slab.offset not in used:
+                    self._budget.slabs.drop(slab)
+            self._outgrown = [slab for slab in self._outgrown if slab.offset in used]
             self.done.set()
 
     def _located(self, error: BaseException, part: JobTask) -> BaseException:
@@ -429,12 +432,10 @@ class Job:
         """One batch: a column of one row per leaf. Releases the input rows."""
         if any(map(_is_aside, self.parts)):
             return self._stacked()
-        layout = self._layout()
-        results = self._results
-        assert results is not None
+        layout, at = self._layout(), self._results_at()
         columns = []
         for leaf, offset in zip(layout.leaves, layout.offsets, strict=True):
-            rows = np.array([[results.offset + offset, leaf.nbytes]], np.int64)
+            rows = np.array([[at + offset, leaf.nbytes]], np.int64)
             columns.append(RefColumn(self._budget.slabs, rows, leaf))
         return layout.structure, self._hand_over(tuple(columns))
 
@@ -446,13 +447,11 @@ class Job:
         if reply.status == RAGGED:
             tables_at, ragged = pickle.loads(reply.body)  # noqa: S301 -- from a worker process of this pipeline
             return self._ragged(tables_at, ragged, count)
-        layout = self._layout()
-        results = self._results
-        assert results is not None
+        layout, begin = self._layout(), self._results_at()
         arena = self._budget.slabs.arena.array
         columns: list[Column] = []
         for leaf, offset in zip(layout.leaves, layout.offsets, strict=True):
-            at = results.offset + offset
+            at = begin + offset
             if leaf.kind == "table":
                 table = read_table(arena, at, count).copy()
                 columns.append(RefColumn(self._budget.slabs, table, Leaf("str" if leaf.text else "bytes")))
@@ -536,6 +535,19 @@ class Job:
             layout = decode_layout(reply.body)
             kinds.add_alike(layout.structure, layout.leaves, reply.count)
         return kinds
+
+    def _results_at(self) -> int:
+        """Where the results lie, as the tasks say; see `end`."""
+        places = {part.reply.offset for part in self.parts if part.reply is not None}
+        if len(places) > 1:
+            raise self._located(
+                PipelineError(
+                    "a batch cannot be put together: the process of one of its tasks died, and the function returned "
+                    "results of another size when it was called again"
+                ),
+                self.parts[0],
+            )
+        return places.pop()
 
     def _layout(self) -> Layout:
         bodies = dict.fromkeys(part.reply.body for part in self.parts if part.reply is not None)
