@@ -9,6 +9,7 @@ from typing import Any, TypeVar, cast
 
 from asyncdata import arguments
 from asyncdata.errors import AsyncdataError
+from asyncdata.options import Options
 from asyncdata.plan.grouping import Contents
 from asyncdata.plan.node import INFINITE_CARDINALITY, Node
 from asyncdata.planner.cardinality import cardinality
@@ -72,10 +73,15 @@ async def _later(rows: Iterable[Element]) -> AsyncIterator[Element]:
         yield row
 
 
+def options_in_force(node: Node) -> Options:
+    """Those of the plan, and of the Runtime around the caller where there is one."""
+    shared = active_runtime()
+    return settings_of(node, None if shared is None else shared.options).options
+
+
 def explained(node: Node) -> Explanation:
     """`Dataset.explain`."""
-    shared = active_runtime()
-    options = settings_of(node, None if shared is None else shared.options).options
+    shared, options = active_runtime(), options_in_force(node)
     limit_bytes = options.memory_limit_bytes if shared is None else shared.pipeline_limit_bytes
     return explain(node, options, limit_bytes=limit_bytes)
 
@@ -88,17 +94,22 @@ def shown(node: Node, text: str) -> str:
         return f"<p>{escape(text)}</p><p>{escape(str(error))}</p>"
 
 
+def count(node: Node) -> int:
+    """`Dataset.cardinality`."""
+    return cardinality(node, leaves_out=options_in_force(node).errors is not None)
+
+
 def length(node: Node) -> int:
     """``len`` of a dataset.
 
     Raises:
         TypeError: It is not known or infinite.
     """
-    count = cardinality(node)
-    if count < 0:
-        known = "infinite" if count == INFINITE_CARDINALITY else "not known without running it"
+    number = count(node)
+    if number < 0:
+        known = "infinite" if number == INFINITE_CARDINALITY else "not known without running it"
         raise TypeError(f"the number of elements of this dataset is {known}")
-    return count
+    return number
 
 
 def reduced(start: Start, initial_state: S, reduce_func: Callable[[S, Any], S]) -> S:

@@ -26,7 +26,6 @@ from asyncdata.plan.node import Node
 from asyncdata.plan.sequence import Enumerate, Random, Scan, TakeWhile, Unique
 from asyncdata.plan.sources import ManifestFile
 from asyncdata.plan.transformations import Filter, IgnoreErrors, Prefetch, Shuffle, Skip, Take
-from asyncdata.planner.cardinality import cardinality
 from asyncdata.planner.element_spec import element_spec
 from asyncdata.planner.explain import Explanation
 from asyncdata.runtime.consumer.iterate import PipelineIterator
@@ -1152,7 +1151,7 @@ class Dataset:
             >>> ad.Dataset.range(10).filter(bool).cardinality() == ad.UNKNOWN_CARDINALITY
             True
         """
-        return cardinality(self._node)
+        return answers.count(self._node)
 
     @property
     def element_spec(self) -> Any:

@@ -16,7 +16,7 @@ from asyncdata import arguments
 from asyncdata.dataset.handles import NodeOf, node_of
 from asyncdata.errors import UnsupportedURLError
 from asyncdata.formats.block_codec import CODECS
-from asyncdata.memory.structure import flatten, unflatten
+from asyncdata.memory.structure import flatten, registered_fields, unflatten
 from asyncdata.plan.grouping import (
     Cache,
     GroupByWindow,
@@ -82,6 +82,9 @@ def _ragged_ranks(spec: Any) -> Any:
         return {key: _ragged_ranks(part) for key, part in spec.items()}
     if isinstance(spec, tuple):
         return tuple(_ragged_ranks(part) for part in spec)
+    fields = registered_fields(spec)
+    if fields is not None:
+        return {name: _ragged_ranks(getattr(spec, name)) for name in fields}
     if not isinstance(spec, ArraySpec) or spec.shape is None:
         return None
     return max((axis for axis, extent in enumerate(spec.shape, start=1) if extent is None), default=0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -56,7 +57,8 @@ def resampled(
     weights: tuple[float, ...] | None = None
     varying: tuple[Node, ...] = ()
     if initial is None:
-        varying = (node_of("weights", _weights(make(whole).map(lambda number, _: number), np.array(target))),)
+        number = _named("resampled.<lambda>", partial(_number))
+        varying = (node_of("weights", _weights(make(whole).map(number), np.array(target))),)
     else:
         share = float(resampling(np.array(target), np.array(initial))[0])
         if share in (0.0, 1.0):
@@ -69,13 +71,25 @@ def resampled(
 
 def _weights(classes: Any, target: npt.NDArray[np.float64]) -> Any:
     """Returns the weights of the two parts for each draw, from the classes seen so far."""
-
-    def seen(counts: Any, numbers: Any) -> tuple[Any, Any]:
-        counts = counts + np.bincount(numbers, minlength=len(target))
-        share = resampling(target, counts)[0]
-        return counts, np.tile([share, 1 - share], (ESTIMATED, 1))
-
+    seen = _named("_weights.seen", partial(_seen, target))
     return classes.batch(ESTIMATED).scan(np.full(len(target), SMOOTHING), seen).unbatch()
+
+
+def _number(number: Any, _: Any) -> Any:
+    """The class in what `rejection_resample` gives."""
+    return number
+
+
+def _seen(target: npt.NDArray[np.float64], counts: Any, numbers: Any) -> tuple[Any, Any]:
+    counts = counts + np.bincount(numbers, minlength=len(target))
+    share = resampling(target, counts)[0]
+    return counts, np.tile([share, 1 - share], (ESTIMATED, 1))
+
+
+def _named(name: str, function: partial[Any]) -> partial[Any]:
+    """A function that plain pickle takes, under the name by which saved states know it."""
+    vars(function)["__qualname__"] = name
+    return function
 
 
 def _distribution(name: str, values: Sequence[float] | npt.NDArray[Any]) -> tuple[float, ...]:

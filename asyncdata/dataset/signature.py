@@ -183,14 +183,19 @@ def _convert(leaf: Any, spec: Any) -> Any:
 def _becomes(found: npt.NDArray[Any], dtype: np.dtype[Any]) -> bool:
     """Whether values of one type are what a signature with another type declares: no fraction, sign or digit is lost.
 
-    Of floats and complex numbers only digits are. Python's own integers have been examined by numpy.
+    Of floats and complex numbers digits may be, an imaginary part never is. Python's own integers have been examined
+    by numpy.
     """
     if dtype.kind in "biu" and found.dtype.kind in "fc":
+        return False
+    if dtype.kind == "f" and found.dtype.kind == "c":
         return False
     if dtype.kind in "biufc" and found.dtype.kind in "SU":
         return False
     if dtype.kind in "biufc" and found.dtype.kind == "O":
         # numpy makes NaN or False of None, and cuts the fractions of decimals.
+        if dtype.kind == "f" and any(isinstance(item, complex | np.complexfloating) for item in found.flat):
+            return False  # numpy's own have __float__, which drops the imaginary part
         protocols = ("__float__", "__complex__") if dtype.kind in "fc" else ("__index__",)
         return all(isinstance(item, np.bool_) or any(hasattr(item, name) for name in protocols) for item in found.flat)
     if dtype.kind in "iu" and found.dtype.kind in "iu" and not np.can_cast(found.dtype, dtype):

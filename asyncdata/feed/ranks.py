@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from asyncdata import arguments
+from asyncdata.dataset.answers import count, options_in_force
 from asyncdata.dataset.dataset import Dataset
 from asyncdata.dataset.handles import node_of
 from asyncdata.errors import PipelineError, StateError
@@ -22,12 +23,10 @@ from asyncdata.options import Environment
 from asyncdata.plan.label import label_of
 from asyncdata.plan.node import UNKNOWN_CARDINALITY, Node, walk
 from asyncdata.plan.sequence import Shard
-from asyncdata.planner.cardinality import cardinality, most
+from asyncdata.planner.cardinality import most
 from asyncdata.planner.fingerprint import drawn_seeds
 from asyncdata.planner.rank_shard import read_apart, shard_of, sharded
 from asyncdata.planner.sharing import readers_of
-from asyncdata.runtime.life.runtime import active_runtime
-from asyncdata.runtime.settings import settings_of
 
 Even: TypeAlias = Literal["drop", "repeat", "pad", "agree"]
 
@@ -131,25 +130,23 @@ class Division:
         if mine.world > 1 and not self.shard:
             return UNKNOWN_CARDINALITY, UNKNOWN_CARDINALITY
         if mine.world == 1:
-            return (cardinality(plan),) * 2
+            return (count(plan),) * 2
         # What one rank has more than another lies with the ranks in front.
-        return cardinality(sharded(plan, mine.world, 0)), cardinality(sharded(plan, mine.world, mine.world - 1))
+        return count(sharded(plan, mine.world, 0)), count(sharded(plan, mine.world, mine.world - 1))
 
 
 def _is_dividable(plan: Node) -> bool:
     """Whether other readers can go on with the states of a plan."""
-    shared = active_runtime()
-    options = settings_of(plan, None if shared is None else shared.options).options
-    return readers_of(plan, deterministic=options.deterministic).shard is not None
+    return readers_of(plan, deterministic=options_in_force(plan).deterministic).shard is not None
 
 
 def _check_parts(plan: Node, mine: Rank, begun_by: int) -> None:
     shard = next(node for node in walk(plan) if isinstance(node, Shard))
-    count = most(shard.input)
-    if 0 <= count < mine.world:
+    parts = most(shard.input)
+    if 0 <= parts < mine.world:
         raise StateError(
-            f"the epoch was begun by {begun_by} ranks, which have divided the {count} elements of "
-            f"{label_of(shard.input)}: until its end there can be {count} ranks at most, and there are {mine.world}. "
+            f"the epoch was begun by {begun_by} ranks, which have divided the {parts} elements of "
+            f"{label_of(shard.input)}: until its end there can be {parts} ranks at most, and there are {mine.world}. "
             "set_epoch(n) begins another epoch"
         )
 

@@ -94,8 +94,8 @@ def register_dataclass(cls: C) -> C:
     return cls
 
 
-def _fields(element: Element) -> tuple[str, ...] | None:
-    """The fields of an instance of a registered class; a subclass has to be registered itself."""
+def registered_fields(element: Element) -> tuple[str, ...] | None:
+    """The fields of an instance of a registered class, else None; a subclass has to be registered itself."""
     fields: tuple[str, ...] | None = type(element).__dict__.get(_FIELDS)
     return fields
 
@@ -122,7 +122,7 @@ def _flatten_into(element: Element, leaves: list[Any], whole_ragged: bool) -> St
         splits = element.nested_row_splits
         leaves += (element.flat_values, *splits)
         return RaggedOf(len(splits))
-    fields = _fields(element)
+    fields = registered_fields(element)
     if fields is not None:
         children = tuple(_flatten_into(getattr(element, name), leaves, whole_ragged) for name in fields)
         return RecordOf(type(element), fields, children)

@@ -9,27 +9,18 @@ from typing import Any
 from asyncdata.memory.structure import flatten
 from asyncdata.plan.files import WholeFile
 from asyncdata.plan.grouping import Unbatch
-from asyncdata.plan.node import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, Node, upwards, walk
-from asyncdata.plan.transformations import Map, WithOptions
+from asyncdata.plan.node import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, Node, upwards
+from asyncdata.plan.transformations import Map
 from asyncdata.planner.element_spec import element_specs
 
 
-def cardinality(node: Node) -> int:
+def cardinality(node: Node, *, leaves_out: bool) -> int:
     """The number of elements, or `INFINITE_CARDINALITY` or `UNKNOWN_CARDINALITY`.
 
-    How many elements an error policy leaves out is not known.
+    Args:
+        node: The last step.
+        leaves_out: Whether an error policy is in force: how many elements it leaves out is not known.
     """
-    return _cardinality(
-        node, leaves_out=any(isinstance(each, WithOptions) and each.options.errors is not None for each in walk(node))
-    )
-
-
-def most(node: Node) -> int:
-    """The same if no element fails."""
-    return _cardinality(node, leaves_out=False)
-
-
-def _cardinality(node: Node, *, leaves_out: bool) -> int:
     specs = functools.cache(lambda: element_specs(node))
 
     def rule(each: Node, of: Callable[[Node], int]) -> int:
@@ -41,6 +32,11 @@ def _cardinality(node: Node, *, leaves_out: bool) -> int:
         return count
 
     return upwards(node, rule)[id(node)]
+
+
+def most(node: Node) -> int:
+    """The same if no element fails."""
+    return cardinality(node, leaves_out=False)
 
 
 def _unbatched(there: int, spec: Any) -> int:

@@ -185,6 +185,8 @@ def test_known_shapes_decide_what_becomes_ragged() -> None:
     """A leaf of known shape is stacked; of an unknown one every axis becomes ragged, whatever a batch holds."""
     known = D.from_tensor_slices({"a": np.zeros((4, 2))})
     assert [batch["a"].shape for batch in known.ragged_batch(4)] == [(4, 2)]
+    points = D.from_tensor_slices(Point(np.zeros((4, 2)), {"a": np.zeros((4, 3))}))
+    assert [(batch.x.shape, batch.name["a"].shape) for batch in points.ragged_batch(4)] == [((4, 2), (4, 3))]
     unknown = known.map(lambda element: {"a": element["a"]})
     assert [batch["a"].ragged_rank for batch in unknown.ragged_batch(3)] == [1, 1]
     assert [batch.ragged_rank for batch in rows(1, 1).map(lambda r: r[:, None]).ragged_batch(1)] == [2, 2]

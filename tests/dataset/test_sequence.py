@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import pickle
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -13,6 +14,8 @@ import numpy as np
 import pytest
 
 import asyncdata as ad
+from asyncdata.dataset.handles import node_of
+from asyncdata.planner.fingerprint import fingerprint
 
 D = ad.Dataset
 
@@ -251,6 +254,20 @@ def test_resampled_classes_come_as_often_as_wished(initial: list[float] | None) 
         assert (np.abs(share - target) < 5 * np.sqrt(0.25 / len(found)) + 0.02).all(), share
         passes.append(found)
     assert passes[0] != passes[1]
+
+
+def test_a_resampled_dataset_is_pickled() -> None:
+    """The copy gives the same elements and takes the same states, also those of before its functions had a module."""
+    ds = D.range(4).repeat(100).rejection_resample(abs, [0.25] * 4, seed=4)
+    again = pickle.loads(pickle.dumps(ds))
+    lines = fingerprint(node_of("ds", ds))
+    assert fingerprint(node_of("again", again)) == lines
+    assert "map(function=resampled.<lambda>, rng=False)" in lines
+    assert any(line.startswith("scan(") and line.endswith("function=_weights.seen)") for line in lines)
+    whole = list(ds.iterator(epoch=0))
+    with ds.iterator(epoch=0) as elements:
+        begun, state = [next(elements) for _ in range(40)], elements.state_dict()
+    assert begun + list(again.iterator(state=state)) == whole
 
 
 def test_resampling_without_a_first_part_reads_once() -> None:

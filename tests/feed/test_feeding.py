@@ -551,6 +551,16 @@ def test_a_rank_that_has_fewer_than_it_said_is_an_error() -> None:
     assert len(plain(asserted, 0)) == 7
 
 
+def test_the_error_policy_of_a_runtime_counts() -> None:
+    """It leaves out as many elements as one of the pipeline does: nobody expects the batches that they were in."""
+    feed = plain(ad.Dataset.range(5).map(lambda number: 1 // int(number)).batch(2), 0, Meeting(1))
+    assert len(feed) == 3
+    with ad.Runtime(ad.Options(errors=ad.ErrorPolicy(), num_workers=0)):
+        with pytest.raises(TypeError, match="not known without running it"):
+            len(feed)
+        assert [values(batch) for batch in feed] == [[1, 0], [0, 0]]
+
+
 def test_a_vote_is_only_taken_every_few_steps() -> None:
     """So few that they cost nothing, and batches that are dropped were read ahead by one window at most."""
     world, meeting = 2, Meeting(2)

@@ -165,7 +165,8 @@ def _cache(node: grouping.Cache, scope: Scope, context: StageContext) -> Stage:
             unseeded = dataclasses.replace(scope.services.options, seed=None)
             refuse_overlap(node.input, unseeded, scope.behind)
         used, scope = scope, scope._replace(**filling.run)
-        elements, is_named = cardinality(node.input), _naming(used) is not None
+        elements = cardinality(node.input, leaves_out=services.options.errors is not None)
+        is_named = _naming(used) is not None
         store = MemoryStore(context, cell, services.charges(cell), elements, filling, is_named=is_named)
     else:
         used = scope
