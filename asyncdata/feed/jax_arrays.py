@@ -150,7 +150,10 @@ class JaxFeed(Feed):
                 f"a batch of {len(array)} rows cannot be divided among {self._share.parts} groups of devices of this "
                 "process: choose a batch size that can, and drop_remainder=True"
             )
-        return jax.make_array_from_process_local_data(sharding, array)
+        # Without a shape jax takes the array for a part along each axis that is divided among processes, and it is one
+        # along the rows alone.
+        shape = (len(array) * self._share.world, *array.shape[1:]) if array.ndim else ()
+        return jax.make_array_from_process_local_data(sharding, array, shape)
 
 
 def _is_known(leaf: Any) -> TypeGuard[npt.NDArray[Any]]:

@@ -65,6 +65,12 @@ class _Endless(Feed):
             return self.state_dict()
         return self._state(run.place(run.handed - waiting))
 
+    def commit_all_before(self, waiting: int) -> None:
+        """If any were committed, commits all that were handed out but the last, which are not used yet."""
+        run = self._run
+        if run is not None and run.live and run.committed is not None:
+            run.commit(max(run.committed, run.handed - waiting))
+
 
 def _checked(batch: Element) -> Element:
     leaves, structure = flatten(batch, whole_ragged=True)
@@ -136,11 +142,16 @@ class KerasBatches:
         """Or the model was built, now or before."""
         self.next_steps = self.steps
         if self._phase == "outside":
-            self.begin_training()
+            self._begin_use()
         elif self._phase == "first epoch":
             self._phase = "behind it"
 
     def begin_training(self) -> None:
+        """From here on batches are committed, so those before them must be, too: ``evaluate`` commits none."""
+        self._begin_use()
+        self._feed.commit_all_before(len(self._again))
+
+    def _begin_use(self) -> None:
         """Whatever was taken in this call was looked at, and what comes is used."""
         self._give_again()
         self._phase = "used"

@@ -23,12 +23,15 @@ BATCH = 4
 WHOLE = 96
 EVALUATED = [27, 5, 1]
 """Rows that no number of full batches has; in the end one process has none."""
+TABLE = np.arange(8 * BATCH, dtype=np.int32).reshape(2 * BATCH, 4)
+"""Its columns are those of both processes."""
 EVEN: tuple[Even, ...] = ("drop", "repeat", "pad", "agree")
 
 
 def cases(rank: int) -> dict[str, Any]:
     """What this process was given, case by case."""
     import jax  # noqa: PLC0415 -- the constants above are of use without it
+    from jax.experimental import multihost_utils  # noqa: PLC0415 -- likewise
     from jax.sharding import NamedSharding, PartitionSpec  # noqa: PLC0415 -- likewise
 
     mesh = jax.make_mesh((4,), ("d",))
@@ -53,6 +56,12 @@ def cases(rank: int) -> dict[str, Any]:
     found["whole"] = [mine(batch) for batch in batches]
     found["sums"] = [int(total(batch)) for batch in batches]
     found["same"] = [np.asarray(batch.addressable_data(0)).tolist() for batch in feed.jax(ds, sharding=copies)]
+    columns = NamedSharding(jax.make_mesh((2, 2), ("s", "d")), PartitionSpec("d", "s"))
+    table = ad.Dataset.from_tensor_slices(TABLE).batch(2 * BATCH)
+    # An array with fewer axes is divided as far as it has them.
+    for batch, first in feed.jax(ad.Dataset.zip(table, table.map(lambda batch: batch[:, 0])), sharding=columns):
+        gathered = multihost_utils.process_allgather(batch, tiled=True)
+        found["columns"] = [gathered.tolist(), list(first.shape)]
     short = ad.Dataset.range(28, output_type=np.int32).batch(BATCH)
     try:
         list(feed.jax(short, sharding=rows))

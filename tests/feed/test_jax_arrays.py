@@ -15,7 +15,7 @@ import asyncdata as ad
 from asyncdata import feed
 from asyncdata.errors import PipelineError, StateError, UnbatchableError
 from tests.feed.installed import needed
-from tests.feed.jax_rank import BATCH, COUNTS, EVALUATED, WHOLE
+from tests.feed.jax_rank import BATCH, COUNTS, EVALUATED, TABLE, WHOLE
 from tests.feed.rank_processes import answers_of
 
 needed("jax")
@@ -64,9 +64,9 @@ def test_divided_arrays_are_the_memory_of_the_batch(executor: str, monkeypatch: 
     begins: list[int] = []
     make = jax.make_array_from_process_local_data
 
-    def watched(sharding: Any, array: Any) -> Any:
+    def watched(sharding: Any, array: Any, *shape: Any) -> Any:
         begins.append(address(array))
-        return make(sharding, array)
+        return make(sharding, array, *shape)
 
     monkeypatch.setattr(jax, "make_array_from_process_local_data", watched)
     ds = ad.Dataset.range(32).map(lambda i: np.full(64, i, np.float32), 1, executor=executor).batch(8)
@@ -308,6 +308,7 @@ def test_processes_take_the_same_steps_with_rows_of_their_own() -> None:
     assert sum(ranks[0]["sums"]) == sum(range(WHOLE))
     assert ranks[0]["same"] == ranks[1]["same"]
     for rank in ranks:
+        assert rank["columns"] == [TABLE.tolist(), [len(TABLE)]]
         assert "a batch of 2 rows comes behind batches of 4" in rank["short"]
     for number, (sums, names) in enumerate(ranks[0]["evaluated"]):
         count = EVALUATED[number // 2]

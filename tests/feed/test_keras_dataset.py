@@ -327,6 +327,28 @@ def test_asking_for_the_position_does_not_hold_it() -> None:
     assert batches.position == 18
 
 
+@pytest.mark.parametrize(
+    "between",
+    # TensorFlow asks ahead, in a thread that no interrupt reaches.
+    ["evaluate", "predict", "fit", *(["interrupt"] if BACKEND != "tensorflow" else [])],
+)
+def test_training_commits_the_batches_that_it_is_given(between: str, tmp_path: Path) -> None:
+    """Behind calls that commit none, and a step that was interrupted; a state that is asked for there is unchanged."""
+    path, trained = tmp_path / "backup.npz", model()
+    batches = feed.keras(rows(shuffled=True))
+    trained.fit(batches, epochs=2, verbose=0, callbacks=[batches.backup(path)])
+    if between == "interrupt":
+        with pytest.raises(StoppedError):
+            trained.fit(batches, verbose=0, callbacks=[Ended(3), batches.backup(path)])
+    else:
+        getattr(trained, between)(batches, verbose=0)
+    assert batches.position == (15 if between == "interrupt" else 12)
+    trained.fit(batches, epochs=2, verbose=0, callbacks=[batches.backup(path)])
+    again = feed.keras(rows(shuffled=True))
+    again.load_state_dict(batches.state_dict())
+    np.testing.assert_array_equal(again[0][0], batches[0][0])
+
+
 @pytest.mark.parametrize("per_epoch", [1, 2, 3])
 @pytest.mark.parametrize("built", [True, False])
 def test_no_batch_is_predicted_twice(per_epoch: int, *, built: bool) -> None:
