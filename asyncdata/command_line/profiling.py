@@ -131,6 +131,7 @@ def _ask(arguments: argparse.Namespace, results: ResultPrinter) -> int:
     Raises:
         OSError: It cannot be asked.
     """
+    profile(arguments.out)  # raises before the program records for nothing
     answers = _answers(arguments, results)
     if not answers:
         raise FileNotFoundError(

@@ -221,6 +221,17 @@ def test_nobody_answers(error: Any, monkeypatch: pytest.MonkeyPatch, capsys: pyt
     assert capsys.readouterr().err
 
 
+def test_no_such_directory(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is said before anybody is asked."""
+    asked: list[Path] = []
+    monkeypatch.setattr(profiling, "ask", lambda path, _seconds: asked.append(path))
+    with ad.Runtime(OPTIONS):
+        words = ["--pid", str(os.getpid()), "--seconds", "0.01", "--out", "missing/report.html"]
+        assert main(["profile", *words]) == 3
+    assert "does not exist" in capsys.readouterr().err
+    assert not asked
+
+
 @pytest.mark.parametrize(("words", "code"), [(("--pid", "1"), 3), ((), 2), (("x", "--pid", "1"), 2)])
 def test_who_cannot_be_asked(words: tuple[str, ...], code: int, capsys: pytest.CaptureFixture[str]) -> None:
     """A program without a socket; a command line that names neither or both."""
