@@ -104,7 +104,7 @@ def _iterate(dataset: Dataset, arguments: argparse.Namespace, display: Display) 
             break
         with dataset.iterator() as elements, ending_at(until, elements):
             for _ in elements:
-                step.wait(arguments.step_ms / 1e3)
+                step.wait(min(arguments.step_ms / 1e3, max(0.0, until - clock())))
                 pace.done += 1
                 display.show(pace.done, lambda: f"elements, {pace.done / (clock() - pace.began):,.0f}/s")
 
