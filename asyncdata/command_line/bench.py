@@ -43,6 +43,7 @@ class Measured:
         waited_s: Part of the time that was spent waiting for elements: nearly all of it, as nothing is done with them.
         bytes: Bytes that were read from storage.
         cpu_s: CPU seconds of this process and its workers.
+        peak_bytes: The most memory that the buffers of any epoch used.
         stats: Of the last epoch.
     """
 
@@ -53,6 +54,7 @@ class Measured:
     waited_s: float = 0.0
     bytes: int = 0
     cpu_s: float = 0.0
+    peak_bytes: int = 0
     stats: PipelineStats = dataclasses.field(default_factory=PipelineStats)
 
     def figures(self) -> dict[str, Any]:
@@ -69,7 +71,7 @@ class Measured:
             "waited": self.waited_s / self.seconds if self.seconds else None,
             "cpu_s": round(self.cpu_s, 6),
             "cpu_s_per_gb": self.cpu_s / self.bytes * 1e9 if self.bytes else None,
-            "peak_memory_bytes": self.stats.peak_bytes,
+            "peak_memory_bytes": self.peak_bytes,
         }
 
 
@@ -95,6 +97,7 @@ def _measure(dataset: Dataset, options: Options, seconds: float, epochs: int, di
             _take(elements, measured, began, display)
             measured.epochs += 1
         measured.stats = elements.stats()
+        measured.peak_bytes = max(measured.peak_bytes, measured.stats.peak_bytes)
         measured.bytes += int(measured.stats.fetch.get("bytes", 0))
     # Now that all worker processes have ended, the system has counted them.
     measured.cpu_s = _cpu_s() - cpu_before
@@ -132,7 +135,7 @@ def _lines(measured: Measured) -> Iterator[str]:
     yield f"rate       {figures['elements_per_s']:,.1f} elements/s, {size(figures['bytes_read_per_s'])}/s read"
     per_gb = "" if figures["cpu_s_per_gb"] is None else f", {figures['cpu_s_per_gb']:.2f} s per GB read"
     yield f"CPU        {measured.cpu_s:.2f} s{per_gb}"
-    yield f"memory     {size(measured.stats.peak_bytes)} of {size(measured.stats.limit_bytes)} at the most"
+    yield f"memory     {size(measured.peak_bytes)} of {size(measured.stats.limit_bytes)} at the most"
     for name, value in _what_limits(measured.stats).items():
         yield f"{name:10} {value}"
 

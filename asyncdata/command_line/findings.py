@@ -81,10 +81,15 @@ class FindingsList:
         data = self._file.read()
         self._read += len(data)
         *lines, self._rest = (self._rest + data).split(b"\n")
-        return [_finding(json.loads(line)) for line in lines if line]
+        return [found for line in lines if (found := _finding(line)) is not None]
 
 
-def _finding(line: dict[str, Any]) -> Finding:
+def _finding(text: bytes) -> Finding | None:
+    """None for a part of a line, behind which the disk was full; it is counted as lost."""
+    try:
+        line: dict[str, Any] = json.loads(text)
+    except ValueError:
+        return None
     return Finding(
         url=line["url"] or "",
         offset=line["offset"],

@@ -8,7 +8,7 @@ import os
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from asyncdata.command_line.measured_datasets import (
     add_measured_arguments,
@@ -104,7 +104,7 @@ def _iterate(dataset: Dataset, arguments: argparse.Namespace, display: Display) 
             break
         with dataset.iterator() as elements, ending_at(until, elements):
             for _ in elements:
-                step.wait(arguments.step_ms / 1e3)
+                step.wait(min(arguments.step_ms / 1e3, max(0.0, until - clock())))
                 pace.done += 1
                 display.show(pace.done, lambda: f"elements, {pace.done / (clock() - pace.began):,.0f}/s")
 
@@ -131,7 +131,8 @@ def _ask(arguments: argparse.Namespace, results: ResultPrinter) -> int:
     Raises:
         OSError: It cannot be asked.
     """
-    answers = [ask(path, arguments.seconds) for path in sockets_of(arguments.pid)]
+    profile(arguments.out)  # raises before the program records for nothing
+    answers = _answers(arguments, results)
     if not answers:
         raise FileNotFoundError(
             f"process {arguments.pid} of this user has no profile socket: run its pipelines with "
@@ -139,8 +140,6 @@ def _ask(arguments: argparse.Namespace, results: ResultPrinter) -> int:
         )
     reports = []
     for number, answer in enumerate(answers):
-        if "error" in answer:
-            raise ConnectionRefusedError(answer["error"])
         path = Path(arguments.out).absolute()
         path = path.with_stem(f"{path.stem}-{number + 1}") if number else path
         text = answer["html"] if path.suffix == ".html" else json.dumps(answer["document"])
@@ -161,3 +160,30 @@ def _ask(arguments: argparse.Namespace, results: ResultPrinter) -> int:
         stacks=answers[0]["stacks"],
     )
     return OK
+
+
+def _answers(arguments: argparse.Namespace, results: ResultPrinter) -> list[dict[str, Any]]:
+    """What the Runtimes of a program answer; one that is gone, such as by a kill, costs the others nothing.
+
+    Raises:
+        OSError: There are sockets, and none of them answered.
+    """
+    answers: list[dict[str, Any]] = []
+    failures: list[OSError] = []
+    for path in sockets_of(arguments.pid):
+        try:
+            answer = ask(path, arguments.seconds)
+        except BrokenPipeError:  # which to `main` means that nobody reads the result
+            failures.append(ConnectionAbortedError("the program ended before it was asked"))
+        except OSError as error:
+            failures.append(error)
+        else:
+            if "error" in answer:
+                failures.append(ConnectionRefusedError(answer["error"]))
+            else:
+                answers.append(answer)
+    if failures and not answers:
+        raise failures[-1]
+    for failure in failures:
+        results.complain(f"a Runtime of process {arguments.pid} did not answer: {failure}")
+    return answers

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import asyncdata as ad
 from asyncdata.command_line.entry import main
 
 
@@ -19,6 +21,17 @@ def test_files(run: Callable[..., Any], shard: Callable[..., Path]) -> None:
     assert (document["elements"], document["epochs"], document["bytes_read"]) == (300, 2, 2 * sum(sizes))
     assert 0 < document["first_element_s"] <= document["seconds"]
     assert document["cpu_s"] > 0
+
+
+def test_the_most_memory_of_all_epochs(run: Callable[..., Any], own: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last epoch may have used less than one before."""
+    peaks = [1 << 20, 5 << 20, 2 << 20]
+    stats = ad.PipelineIterator.stats
+    monkeypatch.setattr(
+        ad.PipelineIterator, "stats", lambda iterator: dataclasses.replace(stats(iterator), peak_bytes=peaks.pop(0))
+    )
+    document = run("bench", f"{own}:dataset", "--epochs", 3, "--seconds", 600, "--json").document
+    assert (document["epochs"], document["peak_memory_bytes"]) == (3, 5 << 20)
 
 
 def test_a_dataset_of_ones_own(run: Callable[..., Any], own: str) -> None:

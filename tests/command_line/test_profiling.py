@@ -5,8 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from asyncdata.command_line import profiling
 from tests.observe.trace_checker import check_trace
 
 
@@ -36,6 +40,15 @@ def test_a_pretended_step(run: Callable[..., Any], own: str) -> None:
     (pipeline,) = document["profile"]["pipelines"]
     assert 0 < pipeline["stats"]["elements"] <= 6
     assert pipeline["stats"]["consumer"]["step_s"] >= 0.01
+
+
+def test_the_time_ends_a_pretended_step(run: Callable[..., Any], own: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No step goes on when the time is up."""
+    steps: list[float] = []
+    monkeypatch.setattr(profiling, "threading", SimpleNamespace(Event=lambda: SimpleNamespace(wait=steps.append)))
+    assert run("profile", f"{own}:dataset", "--seconds", 600, "--step-ms", 3_600_000).code == 0
+    assert len(steps) == 100
+    assert max(steps) <= 600
 
 
 def test_a_pipeline_that_gives_no_element(run: Callable[..., Any], own: str) -> None:

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 import asyncdata as ad
 from asyncdata.command_line.entry import main
+from asyncdata.command_line.findings import FindingsList
 from fake_gcs import FakeGCS, Fault, Profile, Rule
 from tests.samples import samples
 
@@ -152,6 +153,17 @@ def test_no_finding_is_lost(run: Callable[..., Any], tmp_path: Path) -> None:
     assert (found["findings_in_all"], found["records"]) == (count, 0)
     assert len(found["findings"]) <= 10_000
     assert len(set(map(str, found["findings"]))) == len(found["findings"])
+
+
+def test_a_part_of_a_line_is_no_finding() -> None:
+    """The disk was full in the middle of it; the lines around it are read."""
+    line = json.dumps({"url": "a", "offset": 1, "record": 2, "error": "e"}).encode()
+    with FindingsList() as findings:
+        path = findings.policy.quarantine
+        assert isinstance(path, str)
+        with Path(path).open("ab") as file:
+            file.write(line + b"\n" + line[:9] + b"\n" + line + b"\n")
+        assert [found.url for found in findings.new()] == ["a", "a"]
 
 
 def test_what_cannot_be_read_is_no_finding(run: Callable[..., Any], tmp_path: Path) -> None:

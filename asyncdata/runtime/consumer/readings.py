@@ -56,8 +56,10 @@ class Readings:
         running = self._running
         if running is not None and os.getpid() == self._pid:
             now = running.stats()
-            # A loader process that has ended, or does not answer, leaves the last answer as it was.
-            self._stats = now if now.window_s or not self._stats.window_s else self._stats
+            # A loader process that has ended, or does not answer, leaves the last answer as it was. So does a thread
+            # whose answer is older than that, or comes after the end.
+            if self._running is not None and now.window_s >= self._stats.window_s:
+                self._stats = now
         if elements is None:
             elements = self.waits.elements if self.elements is None else self.elements
         consumer = self.waits.stats(elements)

@@ -137,3 +137,29 @@ def test_the_outermost_options_win() -> None:
     assert settings_of(ad.Dataset.range(2)._node, runtime.options).options == runtime.options
     assert settings_of(ad.Dataset.range(2)._node, None).options == ad.Options()
     runtime.close()
+
+
+def test_a_late_reader_does_not_undo_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that asked in the middle, and gets its answer after the end, changes nothing any more."""
+    asked, ended = threading.Event(), threading.Event()
+    with ad.Dataset.counter().iterator() as iterator:
+        next(iterator)
+        running = iterator._running
+        assert running is not None
+        stats = running.stats
+
+        def late() -> ad.PipelineStats:
+            now = stats()
+            if threading.current_thread() is reader:
+                asked.set()
+                ended.wait(LIMIT_S)
+            return now
+
+        monkeypatch.setattr(running, "stats", late)
+        reader = threading.Thread(target=iterator.stats)
+        reader.start()
+        assert asked.wait(LIMIT_S)
+    at_the_end = iterator.stats().window_s
+    ended.set()
+    reader.join(LIMIT_S)
+    assert iterator.stats().window_s == at_the_end

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import asyncdata as ad
+from asyncdata.command_line import profiling
 from asyncdata.command_line.entry import main
 from asyncdata.runtime.life.profile_socket import ask, socket_directory, sockets_of
 from tests.patience import LIMIT_S, wait_until
@@ -188,6 +189,47 @@ def test_what_was_left_behind(folder: Path) -> None:
         names = sorted(each.name.partition(".")[0] for each in folder.iterdir())
         assert names == sorted(["notes", str(os.getpid())])
     (folder / "notes").unlink()
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_a_dead_socket_beside_a_live_one(*, first: bool, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """That of a killed program with the same pid, as containers have it, is told, and the others answer."""
+    with ad.Runtime(OPTIONS), ad.Dataset.range(9).iterator() as elements:
+        next(elements)
+        dead = folder / f"{os.getpid()}.{'-' if first else 'x'}.sock"  # sorted before, or behind, any other name
+        with socket.socket(socket.AF_UNIX) as left_behind:
+            left_behind.bind(str(dead))
+        assert main(["profile", "--pid", str(os.getpid()), "--seconds", "0.01", "--out", "r.json", "--json"]) == 0
+        dead.unlink()
+    told = capsys.readouterr()
+    assert len(json.loads(told.out)["profiles"]) == 1
+    assert "did not answer" in told.err
+
+
+@pytest.mark.parametrize("error", [BrokenPipeError(), {"version": 1, "error": "no thread"}, FileNotFoundError("gone")])
+def test_nobody_answers(error: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is a failure of the program that was asked, not of whoever reads the result."""
+
+    def fail(_path: Path, _seconds: float) -> Any:
+        if isinstance(error, OSError):
+            raise error
+        return error
+
+    monkeypatch.setattr(profiling, "ask", fail)
+    with ad.Runtime(OPTIONS):
+        assert main(["profile", "--pid", str(os.getpid()), "--seconds", "0.01"]) == 3
+    assert capsys.readouterr().err
+
+
+def test_no_such_directory(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is said before anybody is asked."""
+    asked: list[Path] = []
+    monkeypatch.setattr(profiling, "ask", lambda path, _seconds: asked.append(path))
+    with ad.Runtime(OPTIONS):
+        words = ["--pid", str(os.getpid()), "--seconds", "0.01", "--out", "missing/report.html"]
+        assert main(["profile", *words]) == 3
+    assert "does not exist" in capsys.readouterr().err
+    assert not asked
 
 
 @pytest.mark.parametrize(("words", "code"), [(("--pid", "1"), 3), ((), 2), (("x", "--pid", "1"), 2)])
