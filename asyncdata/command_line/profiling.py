@@ -104,7 +104,10 @@ def _iterate(dataset: Dataset, arguments: argparse.Namespace, display: Display) 
             break
         with dataset.iterator() as elements, ending_at(until, elements):
             for _ in elements:
-                step.wait(min(arguments.step_ms / 1e3, max(0.0, until - clock())))
+                left_s = until - clock()
+                if left_s <= 0:
+                    break  # before the iterator is told, which a busy machine may put off
+                step.wait(min(arguments.step_ms / 1e3, left_s))
                 pace.done += 1
                 display.show(pace.done, lambda: f"elements, {pace.done / (clock() - pace.began):,.0f}/s")
 
