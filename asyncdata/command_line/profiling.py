@@ -106,7 +106,7 @@ def _iterate(dataset: Dataset, arguments: argparse.Namespace, display: Display) 
             for _ in elements:
                 left_s = until - clock()
                 if left_s <= 0:
-                    break  # before the iterator is told, which a busy machine may put off
+                    break  # the timer that ends the iterator may be late on a busy machine
                 step.wait(min(arguments.step_ms / 1e3, left_s))
                 pace.done += 1
                 display.show(pace.done, lambda: f"elements, {pace.done / (clock() - pace.began):,.0f}/s")

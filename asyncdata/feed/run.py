@@ -21,7 +21,7 @@ from asyncdata.types import Element
 from asyncdata.workers.failure import annotate, in_a_line
 
 _HISTORY: Final = 16
-"""As long as nothing is committed, states go back by so many steps: as `Options(state_history=...)` by default."""
+"""Until the first commit, the states of the last so many steps are kept: the default of `Options.state_history`."""
 
 
 class Hand(Protocol):

@@ -1,6 +1,6 @@
-"""What a function is given, and what it has returned, belongs to one side: the other may write to it unseen.
+"""What a function is given belongs to the function, what it has returned to the pipeline: each may write to its own.
 
-That is so wherever the function runs. A worker process reads and sends copies anyway. On the pipeline's loop elements
+This holds wherever the function runs. A worker process reads and sends copies anyway. On the pipeline's loop elements
 are views of what the pipeline or the user holds, a list of elements that was pickled whole has each object once,
 however often it occurs, and a function or generator may fill the same array again for its next element.
 """

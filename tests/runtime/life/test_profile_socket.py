@@ -193,7 +193,7 @@ def test_what_was_left_behind(folder: Path) -> None:
 
 @pytest.mark.parametrize("first", [False, True])
 def test_a_dead_socket_beside_a_live_one(*, first: bool, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """That of a killed program with the same pid, as containers have it, is told, and the others answer."""
+    """A killed program with the same pid may have left one, as in containers. It is reported, and the others answer."""
     with ad.Runtime(OPTIONS), ad.Dataset.range(9).iterator() as elements:
         next(elements)
         dead = folder / f"{os.getpid()}.{'-' if first else 'x'}.sock"  # sorted before, or behind, any other name

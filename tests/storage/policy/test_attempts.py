@@ -111,7 +111,7 @@ def test_bytes_in_flight_are_limited(options: Options) -> None:
 
 
 class Stuck:
-    """A wire that is told to end, and takes its time."""
+    """A wire that does not end at once when it fails."""
 
     filled = 0
 

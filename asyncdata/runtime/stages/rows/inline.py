@@ -178,21 +178,17 @@ class AsyncMapStage(Stage):
             call.value = settled(value)
         except BaseException as error:
             explain_call(error, self._function, (*arguments, *self._resources), named)
-            if is_ended_by_pipeline(error):
-                self._fail(call, cancelled_task())
+            ended = is_ended_by_pipeline(error)
+            call.error = cancelled_task() if ended else as_raisable(_as_raised(error))
+            self.context.sources.locate(call.error, self.label, call.origin[0])
+            if ended:
                 raise
-            self._fail(call, as_raisable(_as_raised(error)))
-        call.done = True
+        finally:
+            call.done = True
+            self._ahead.tell()
         if self._parallelism.done % _CALLS_PER_SAMPLE == 0:
             self._parallelism.bytes_each = element_bytes(element) + element_bytes(call.value)
         self._parallelism.done += 1
-        self._ahead.tell()
-
-    def _fail(self, call: _Call, error: Exception) -> None:
-        call.error = error
-        self.context.sources.locate(error, self.label, call.origin[0])
-        call.done = True
-        self._ahead.tell()
 
     # --- delivering --------------------------------------------------------------------------------------------
 

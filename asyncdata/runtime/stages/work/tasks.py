@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from asyncdata.errors import MemoryLimitError, PipelineError, UnbatchableError, WorkerDiedError
+from asyncdata.errors import MemoryLimitError, UnbatchableError, WorkerDiedError
 from asyncdata.memory.accounts import Account
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColumn, read_leaf, read_table
@@ -540,13 +540,11 @@ class Job:
         """Where the results lie, as the tasks say; see `end`."""
         places = {part.reply.offset for part in self.parts if part.reply is not None}
         if len(places) > 1:
-            raise self._located(
-                PipelineError(
-                    "a batch cannot be put together: the process of one of its tasks died, and the function returned "
-                    "results of another size when it was called again"
-                ),
-                self.parts[0],
+            died = WorkerDiedError(
+                "a batch cannot be put together: the process of one of its tasks died, and the function returned "
+                "results of another size when it was called again"
             )
+            raise self._located(died, self.parts[0])
         return places.pop()
 
     def _layout(self) -> Layout:
