@@ -9,14 +9,14 @@ Ownership is linear: the owner of a block owns what its rows hold, and either pa
 
 from __future__ import annotations
 
-from collections.abc import MutableSequence, Sequence
+from collections.abc import Iterator, MutableSequence, Sequence
 from typing import Final
 
 import numpy as np
 
 from asyncdata.memory.advance import NO_ORIGINS, SUB_INDEX, Advance, Rows
 from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColumn, concat
-from asyncdata.memory.structure import LEAF, Structure, has_structure, unflatten
+from asyncdata.memory.structure import LEAF, DictOf, Structure, has_structure, unflatten
 from asyncdata.types import Element
 
 _BLOCKS_WITHOUT_ROWS: Final = 256
@@ -118,6 +118,18 @@ class Block:
         if self.structure is LEAF:
             return self.columns[0].private(row)
         return unflatten(self.structure, (column.private(row) for column in self.columns))
+
+    def privates(self) -> Iterator[Element]:
+        """All elements as a function is given them, each made when its turn comes."""
+        structure = self.structure
+        if not self.columns:
+            return (unflatten(structure, iter(())) for _ in range(len(self)))
+        if structure is LEAF:
+            return self.columns[0].privates()
+        rows = zip(*[column.privates() for column in self.columns], strict=True)
+        if isinstance(structure, DictOf) and all(child is LEAF for child in structure.children):
+            return (dict(zip(structure.keys, leaves, strict=True)) for leaves in rows)
+        return (unflatten(structure, iter(leaves)) for leaves in rows)
 
     def elements(self) -> list[Element]:
         """All of them."""

@@ -12,18 +12,21 @@ counts.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
-from typing import Any, TypeAlias
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from asyncdata.memory.advance import Rows
 from asyncdata.memory.bytesarray import BytesArray
-from asyncdata.memory.leaf import Leaf
+from asyncdata.memory.leaf import Leaf, is_plain, rows_in
 from asyncdata.memory.own import own
 from asyncdata.memory.slabs import Slabs
 from asyncdata.memory.structure import element_bytes
+
+_SMALL_ROW: Final = 1024
+"""Up to so many bytes, a row takes longer to be looked at than to be copied."""
 
 
 class ArrayColumn:
@@ -72,6 +75,11 @@ class ArrayColumn:
     def private(self, row: int) -> Any:
         """One row as a function is given it."""
         return own(self.array[row])
+
+    def privates(self) -> Iterator[Any]:
+        """All rows as a function is given them, each made when its turn comes."""
+        is_of_numbers = self.array.ndim == 1 and self.array.dtype.kind != "V" and is_plain(self.array)
+        return iter(self.array) if is_of_numbers else map(own, self.array)
 
 
 class ObjectColumn:
@@ -123,6 +131,10 @@ class ObjectColumn:
         """One row as a function is given it."""
         return own(self.items[row])
 
+    def privates(self) -> Iterator[Any]:
+        """All rows as a function is given them, each made when its turn comes."""
+        return map(own, self.items)
+
 
 class RefColumn:
     """References into the arena.
@@ -161,6 +173,22 @@ class RefColumn:
         assert self.leaves is not None
         leaf: Leaf = self.leaves[row]
         return leaf
+
+    def small_rows(self) -> npt.NDArray[Any] | None:
+        """All rows as one array, if they are small arrays of one shape: a view of the arena, or a copy."""
+        leaf, offsets = self.leaf, self.rows[:, 0]
+        if leaf is None or leaf.kind != "array" or not 0 < leaf.nbytes <= _SMALL_ROW or not len(offsets):
+            return None
+        arena = self.slabs.arena.array
+        steps = np.diff(offsets)
+        step = int(steps[0]) if len(steps) else leaf.nbytes
+        if step > 0 and (steps == step).all():
+            return rows_in(arena, int(offsets[0]), step, len(offsets), leaf)
+        if leaf.nbytes % 8 or (offsets % 8).any():
+            return None
+        words = arena.view(np.int64)[(offsets >> 3)[:, None] + np.arange(leaf.nbytes >> 3)]
+        rows: npt.NDArray[Any] = words.view(leaf.dtype).reshape(len(offsets), *leaf.shape)
+        return rows
 
     def pick(self, indices: Any) -> RefColumn:
         """The rows at these indices (or slice), each of which moves at most once: no hold is taken or given back."""
@@ -229,6 +257,10 @@ class RefColumn:
 
     private = element
     """One row as a function is given it."""
+
+    def privates(self) -> Iterator[Any]:
+        """All rows as a function is given them, each made when its turn comes."""
+        return map(self.element, range(len(self)))
 
 
 Column: TypeAlias = ArrayColumn | ObjectColumn | RefColumn

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 LeafKind: TypeAlias = Literal["bytes", "str", "array", "object", "table"]
 
@@ -76,6 +77,19 @@ def is_plain(array: Any) -> bool:
 
 
 _PLAIN_KINDS: Final = "biufcmMV"
+
+
+def rows_in(arena: npt.NDArray[np.uint8], offset: int, step: int, count: int, leaf: Leaf) -> npt.NDArray[Any]:
+    """So many values like this, which lie `step` bytes apart, as one array: a view."""
+    dtype = np.dtype(np.int64) if leaf.kind == "table" else np.dtype(leaf.dtype)
+    shape = (*leaf.shape, 2) if leaf.kind == "table" else leaf.shape
+    strides: list[int] = []
+    inner = dtype.itemsize
+    for extent in reversed(shape):
+        strides.insert(0, inner)
+        inner *= extent
+    rows: npt.NDArray[Any] = np.ndarray((count, *shape), dtype, arena, offset, (step, *strides))
+    return rows
 
 
 def rounds_integers(array: Any, value: Any) -> bool:

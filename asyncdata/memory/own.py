@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import copy
 import sys
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from asyncdata.memory.structure import map_leaves
 
@@ -34,14 +36,10 @@ def own(value: Any) -> Any:
         if kind is np.ndarray and value.dtype == object and not _FIXED.issuperset(map(type, value.flat)):
             _owned(value, out=copied)
         return copied
+    if kind in _COPIES:
+        return _COPIES[kind](value)
     if isinstance(value, np.generic):
         return value
-    if kind is list:
-        return [own(item) for item in value]
-    if kind is bytearray or kind is set:
-        return value.copy()
-    if kind is memoryview:
-        return bytes(value)
     if isinstance(value, dict):
         # Of the same class: where elements are not alike, a dict is a bare object.
         same = copy.copy(value)
@@ -51,24 +49,56 @@ def own(value: Any) -> Any:
     return map_leaves(lambda leaf: leaf if leaf is value else own(leaf), value)
 
 
+_COPIES: Final[dict[type, Callable[[Any], Any]]] = {
+    dict: lambda value: {key: own(item) for key, item in value.items()},
+    tuple: lambda value: tuple([own(item) for item in value]),
+    list: lambda value: [own(item) for item in value],
+    set: set.copy,
+    bytearray: bytearray.copy,
+    memoryview: bytes,
+}
 _owned: Final = np.frompyfunc(own, 1, 1)
 
 
 def settled(value: Any) -> Any:
     """What a function has returned, or a generator yielded, as it is now: see `own`.
 
-    An array that has just been made for it is not copied. This can be told if the caller has the value in one variable.
+    An array that has just been made for it is not copied, neither alone nor in a dict or tuple that has just been made.
+    This can be told if the caller has the value in one variable.
     """
     kind = type(value)
     if kind in _FIXED:
         return value
-    if kind is np.ndarray and sys.getrefcount(value) <= _ALONE and value.flags.owndata and value.dtype != object:
-        return value
+    if kind is np.ndarray:
+        return value if sys.getrefcount(value) <= _ALONE and _is_whole(value) else own(value)
+    if (kind is dict or kind is tuple) and sys.getrefcount(value) <= _ALONE:
+        items = _settled_items(value if kind is tuple else value.values())
+        return tuple(items) if kind is tuple else dict(zip(value, items, strict=True))
     return own(value)
+
+
+def _settled_items(items: Iterable[Any]) -> list[Any]:
+    """The items of something that nobody else has."""
+    return [
+        item
+        if type(item) in _FIXED
+        or (type(item) is np.ndarray and sys.getrefcount(item) <= _HELD_ONCE and _is_whole(item))
+        else own(item)
+        for item in items
+    ]
+
+
+def _is_whole(array: npt.NDArray[Any]) -> bool:
+    """Whether nobody can write to an array but through itself."""
+    return array.flags.owndata and not array.dtype.hasobject
 
 
 def _references(value: Any) -> int:
     return sys.getrefcount(value)
+
+
+def _references_of_items(items: Iterable[Any]) -> list[int]:
+    return [sys.getrefcount(item) for item in items]
 
 
 def _least_references() -> int:
@@ -77,4 +107,11 @@ def _least_references() -> int:
     return min(_references(value) for _ in range(100))
 
 
+def _least_references_of_items() -> int:
+    """Those of a value that one dict or tuple holds, in `_settled_items`."""
+    value = {number: np.empty(0) for number in range(100)}
+    return min(_references_of_items(value.values()))
+
+
 _ALONE: Final = _least_references()
+_HELD_ONCE: Final = _least_references_of_items()

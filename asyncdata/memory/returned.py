@@ -24,7 +24,7 @@ from typing import Any, Final
 import numpy as np
 
 from asyncdata.memory.leaf import is_plain, rounds_integers
-from asyncdata.memory.structure import map_leaves
+from asyncdata.memory.structure import has_structure, map_leaves
 
 _BYTES: Final = frozenset((bytearray, memoryview, np.bytes_))
 _NUMBERS: Final = frozenset((bool, int, float, complex))
@@ -53,7 +53,7 @@ def returned(value: Any) -> Any:
 
 def returned_nest(value: Any) -> Any:
     """The same for every leaf of a nest."""
-    return map_leaves(returned, value)
+    return returned(value) if not has_structure(type(value)) else map_leaves(returned, value)
 
 
 def _without_views(array: Any) -> Any:

@@ -57,6 +57,10 @@ LEAF: Final = None
 
 _PAYLOADS: Final = frozenset((bytes, str, bytearray))
 _NUMBERS: Final = frozenset((bool, int, float, complex, type(None)))
+_BYTES_OF: Final = dict.fromkeys(_NUMBERS, 0) | {
+    kind: np.dtype(kind).itemsize for kind in (np.bool_, np.uint8, np.int32, np.int64, np.float32, np.float64)
+}
+"""What leaves of these types count, to be looked up at once."""
 _COLLECTIONS: Final = frozenset((list, set, frozenset))
 _ITEM_BYTES: Final = 48
 """Of a Python object in a list, beside what it holds, about."""
@@ -112,11 +116,14 @@ def flatten(element: Element, *, whole_ragged: bool = False) -> tuple[list[Any],
 
 
 def _flatten_into(element: Element, leaves: list[Any], whole_ragged: bool) -> Structure:
+    if type(element) in _BYTES_OF or type(element) is np.ndarray:
+        leaves.append(element)
+        return LEAF
     if isinstance(element, tuple):
         make = type(element) if hasattr(element, "_fields") else None
-        return TupleOf(tuple(_flatten_into(child, leaves, whole_ragged) for child in element), make)
+        return TupleOf(tuple([_flatten_into(child, leaves, whole_ragged) for child in element]), make)
     if isinstance(element, dict):
-        children = tuple(_flatten_into(child, leaves, whole_ragged) for child in element.values())
+        children = tuple([_flatten_into(child, leaves, whole_ragged) for child in element.values()])
         return DictOf(tuple(element), children)
     if isinstance(element, RaggedArray) and not whole_ragged:
         splits = element.nested_row_splits
@@ -143,9 +150,54 @@ def flatten_as(structure: Structure, element: Element, leaves: list[Any]) -> boo
         leaves += (element.flat_values, *element.nested_row_splits)
         return True
     parts = _parts_as(structure, element)
-    return parts is not None and all(
-        flatten_as(child, part, leaves) for child, part in zip(structure.children, parts, strict=True)
-    )
+    if parts is None:
+        return False
+    for child, part in zip(structure.children, parts, strict=True):
+        if child is LEAF and (type(part) is np.ndarray or type(part) in _BYTES_OF):
+            leaves.append(part)
+        elif not flatten_as(child, part, leaves):
+            return False
+    return True
+
+
+def leaves_of_all(structure: Structure, elements: list[Element]) -> list[list[Any]] | None:
+    """The leaves of several elements, leaf by leaf; None where one has another structure, or its keys in other order.
+
+    Level by level instead of element by element, which takes a tenth of the time.
+    """
+    kinds = set(map(type, elements))
+    if structure is LEAF:
+        return None if any(map(has_structure, kinds)) else [elements]
+    if isinstance(structure, RaggedOf):
+        same = all(issubclass(kind, RaggedArray) for kind in kinds)
+        if not same or any(each.ragged_rank != structure.levels for each in elements):
+            return None
+        return [list(leaf) for leaf in zip(*((e.flat_values, *e.nested_row_splits) for e in elements), strict=True)]
+    parts = _parts_of_all(structure, elements, kinds)
+    if parts is None:
+        return None
+    found = [leaves_of_all(child, part) for child, part in zip(structure.children, parts, strict=True)]
+    if any(leaves is None for leaves in found):
+        return None
+    return [leaf for leaves in found if leaves is not None for leaf in leaves]
+
+
+def _parts_of_all(
+    structure: TupleOf | DictOf | RecordOf, elements: list[Element], kinds: set[type]
+) -> list[list[Any]] | None:
+    """For each child of a structure, those of all elements; None where one does not fit."""
+    if isinstance(structure, DictOf):
+        keys = structure.keys
+        fits = all(issubclass(kind, dict) for kind in kinds) and all(tuple(each) == keys for each in elements)
+        return [[each[key] for each in elements] for key in keys] if fits else None
+    if isinstance(structure, RecordOf):
+        fits = kinds == {structure.make}
+        return [[getattr(each, name) for each in elements] for name in structure.fields] if fits else None
+    width = len(structure.children)
+    fits = all(issubclass(k, tuple) and (k if hasattr(k, "_fields") else None) is structure.make for k in kinds)
+    if not fits or any(len(each) != width for each in elements):
+        return None
+    return list(map(list, zip(*elements, strict=True)))
 
 
 def _parts_as(structure: TupleOf | DictOf | RecordOf, element: Element) -> list[Any] | None:
@@ -156,6 +208,11 @@ def _parts_as(structure: TupleOf | DictOf | RecordOf, element: Element) -> list[
     if isinstance(structure, RecordOf):
         fits = type(element) is structure.make
         return [getattr(element, name) for name in structure.fields] if fits else None
+    if type(element) is dict and len(element) == len(structure.keys):
+        try:
+            return [element[key] for key in structure.keys]
+        except KeyError:
+            return None
     fits = isinstance(element, dict) and element.keys() == set(structure.keys)
     return [element[key] for key in structure.keys] if fits else None
 
@@ -167,7 +224,7 @@ def unflatten(structure: Structure, leaves: Iterator[Any]) -> Element:
     if isinstance(structure, RaggedOf):
         return RaggedArray.from_nested_row_splits(next(leaves), [next(leaves) for _ in range(structure.levels)])
     if isinstance(structure, TupleOf):
-        parts = tuple(unflatten(child, leaves) for child in structure.children)
+        parts = tuple([unflatten(child, leaves) for child in structure.children])
         return parts if structure.make is None else structure.make(*parts)
     if isinstance(structure, RecordOf):
         return structure.make(
@@ -268,10 +325,15 @@ def element_bytes(element: Element, deep: int = 16) -> int:
         deep: So many levels of lists and sets are looked into, which may contain themselves.
     """
     kind = type(element)
+    nbytes = _BYTES_OF.get(kind)
+    if nbytes is not None:
+        return nbytes
+    if kind is np.ndarray and not element.dtype.hasobject:
+        return int(element.nbytes)
     if kind in _PAYLOADS:
         return len(element)
-    if kind in _NUMBERS:
-        return 0
+    if kind is dict or kind is tuple:
+        return sum([element_bytes(part, deep) for part in (element if kind is tuple else element.values())])
     if issubclass(kind, np.ndarray | np.generic):
         inside = element.flat if deep and element.dtype.hasobject else ()
         return int(element.nbytes) + sum(element_bytes(item, deep - 1) for item in inside)

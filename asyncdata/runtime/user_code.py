@@ -116,8 +116,8 @@ def call_rows(
     nbytes = 0
     until = time.monotonic() + LONG_STEP_S
     try:
-        for row in range(min(len(block), limit)):
-            results.append(result := call(block.private(row), block.origin[row]))
+        for element, origin in zip(block.privates(), block.origin[:limit], strict=False):
+            results.append(result := call(element, origin))
             nbytes += element_bytes(result)
             if nbytes >= most_bytes or time.monotonic() >= until:
                 break

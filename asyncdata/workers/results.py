@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import pickle
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -199,6 +199,7 @@ class Results:
         self._layout: Layout | None = None
         self._offset = NO_SPAN
         self._parts: list[npt.NDArray[Any]] = []
+        self._alike: list[tuple[np.dtype[Any], tuple[int, ...]] | None] = []
         self._texts: list[list[Any]] = []
         self._done = 0
         self._most_rows = task.batch_size
@@ -292,12 +293,19 @@ class Results:
         self._layout = plan_layout(structure, list(map(halved_leaf, found)) if self._narrow else found)
         self._offset = self._rooms.results(self._layout.nbytes)
         self._parts = parts_of(self._array, self._offset, self._layout)
+        self._alike = [
+            None if leaf.kind == "table" or leaf.wide else (np.dtype(leaf.dtype), leaf.shape[1:])
+            for leaf in self._layout.leaves
+        ]
         self._texts = [[] for _ in leaves]
 
     def _put(self, leaves: list[Any]) -> None:
         assert self._layout is not None
         row = self._task.batch_start + self._done
         for column, (leaf, value) in enumerate(zip(self._layout.leaves, leaves, strict=True)):
+            if type(value) in _PLAIN and (value.dtype, value.shape) == self._alike[column]:
+                self._parts[column][row] = value
+                continue
             if not self._stack and not has_place(value):
                 return self._misfit(leaves)
             if leaf.kind == "table":
@@ -421,6 +429,10 @@ class Results:
             inner[...] = strings.places
         else:
             write_joined(self._array, position + inner.nbytes, inner, strings.views(), position)
+
+
+_PLAIN: Final = frozenset((np.ndarray, np.bool_, np.uint8, np.int32, np.int64, np.float32, np.float64))
+"""Types of values about which their dtype and shape say all."""
 
 
 def _is_of_texts(value: Any) -> bool:

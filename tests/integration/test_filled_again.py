@@ -26,10 +26,12 @@ class Refilled:
         self._array = np.zeros(3, np.int64)
         self._bytes = bytearray(3)
         self._list = [0, "a"]
+        self._dict: dict[str, Any] = {"a": np.zeros(3, np.int64)}
         self._of: Callable[[], Any] = {
             "array": lambda: self._array,
             "part of an array": lambda: self._array[1:],
             "nest": lambda: {"a": self._array, "b": (self._array, 1)},
+            "dict": lambda: self._dict,
             "list": lambda: self._list,
             "list of arrays": lambda: [self._array, "a"],
             "array of objects": lambda: np.array([self._list, None], object),
@@ -40,7 +42,7 @@ class Refilled:
 
     def __call__(self, number: int) -> Any:
         """The object of an element."""
-        self._array[:] = self._bytes[0] = self._list[0] = int(number)
+        self._array[:] = self._bytes[0] = self._list[0] = self._dict["a"][1] = int(number)
         return self._of()
 
 
@@ -50,6 +52,7 @@ class Refilled:
         "array",
         "part of an array",
         "nest",
+        "dict",
         "list",
         "list of arrays",
         "array of objects",

@@ -25,7 +25,7 @@ from asyncdata.memory.columns import (
     merge,
 )
 from asyncdata.memory.leaf import BYTES, OBJECT, STR, Leaf, array_leaf
-from asyncdata.memory.structure import LEAF, TupleOf
+from asyncdata.memory.structure import LEAF, DictOf, Structure, TupleOf, leaf_count
 from asyncdata.memory.used import Used
 from tests.memory.places import Place, place
 
@@ -190,6 +190,46 @@ def test_a_block_is_owned_once(kind: str) -> None:
         assert both.nbytes > 0
         assert "5 elements" in repr(both)
         both.release()
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_rows_for_functions_are_the_rows(make: Callable[[Place, list[int]], Column]) -> None:
+    """One after the other as each by itself."""
+    with place() as found:
+        column = make(found, [3, 1, 2])
+        want = [column.private(row) for row in range(3)]
+        made = list(column.privates())
+        assert made == want
+        assert list(map(type, made)) == list(map(type, want))
+        column.release()
+
+
+@pytest.mark.parametrize("structure", [LEAF, TupleOf(()), TupleOf((LEAF,)), DictOf(("a",), (LEAF,)), DictOf((), ())])
+def test_elements_for_functions_are_the_elements(structure: Structure) -> None:
+    """Also those without leaves, and none at all."""
+    for rows in (0, 2):
+        columns = tuple(ObjectColumn([[i] for i in range(rows)]) for _ in range(leaf_count(structure)))
+        block = Block(structure, columns, np.zeros((rows, 4), np.int64), EMPTY)
+        assert list(block.privates()) == block.elements()
+    assert list(Block.empty(EMPTY).privates()) == []
+
+
+@pytest.mark.parametrize("nbytes", [8, 12, 64, 4096])
+@pytest.mark.parametrize("order", [[0, 1, 2, 3], [2, 0, 3], [1]])
+def test_small_rows_are_one_array(nbytes: int, order: list[int]) -> None:
+    """The same values as row by row, wherever they lie; larger ones are looked at one by one."""
+    values = np.random.default_rng(1).integers(0, 256, (4, nbytes), np.uint8)
+    with place() as found:
+        for per_slab in (1, 4):
+            column = found.column([row.tobytes() for row in values], array_leaf(values[0]), per_slab=per_slab)
+            picked = column.gather(np.array(order))
+            rows = picked.small_rows()
+            if nbytes > 1024:
+                assert rows is None
+            elif rows is not None:
+                assert (rows == values[order]).all()
+            picked.release()
+            column.release()
 
 
 def test_blocks_of_unlike_structure_are_joined_as_objects() -> None:

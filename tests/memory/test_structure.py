@@ -19,6 +19,7 @@ from asyncdata.memory.structure import (
     flatten_as,
     leaf_count,
     leaf_names,
+    leaves_of_all,
     unflatten,
 )
 
@@ -48,6 +49,19 @@ def test_there_and_back(element: Any) -> None:
     assert flatten_as(structure, element, found)
     assert found == leaves
     describe(structure, iter("·" * len(leaves)))
+
+
+@given(st.lists(NESTS, min_size=1, max_size=3), st.lists(st.integers(0, 2), min_size=1, max_size=5))
+def test_all_at_once_as_one_by_one(nests: list[Any], order: list[int]) -> None:
+    """The leaves of several elements are those of each; there are none if one has another structure."""
+    elements = [nests[index % len(nests)] for index in order]
+    each = [flatten(element) for element in elements]
+    structure = each[0][1]
+    found = leaves_of_all(structure, elements)
+    if any(other != structure for _, other in each):
+        assert found is None
+    else:
+        assert found == list(map(list, zip(*(leaves for leaves, _ in each), strict=True)))
 
 
 def test_dicts_are_matched_by_key() -> None:

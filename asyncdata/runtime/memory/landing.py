@@ -24,7 +24,7 @@ from asyncdata.memory.advance import Rows
 from asyncdata.memory.arena import GRANULE
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColumn
-from asyncdata.memory.leaf import BYTES, OBJECT, STR, Leaf, array_leaf, is_plain
+from asyncdata.memory.leaf import BYTES, OBJECT, STR, Leaf, array_leaf, is_plain, rows_in
 from asyncdata.memory.slabs import Slab, Slabs
 from asyncdata.memory.structure import has_structure
 from asyncdata.memory.wire import ALIGN, aligned
@@ -38,6 +38,8 @@ _SLAB_PART: Final = 1024
 _MOST_SLAB_BYTES: Final = 1 << 20
 _AHEAD_PART: Final = 16
 """Of the limit: reserved for elements that were made ahead."""
+_SHORT: Final = 1024
+"""Up to so many bytes, arrays are joined before they are written: one copy more, and nothing else to do for each."""
 _NUMBERS: Final = (int, float, complex, np.number, np.bool_)
 _LARGE_BYTES: Final = 1 << 20
 """Larger pickles are made twice: once to know their size, and again in the arena."""
@@ -68,7 +70,16 @@ class _Loose:
         rows = self._rows[start:stop]
         rows[:, 0] = ends - self.steps[start:stop]
         items = self._items[start:stop]
-        if not self._joins:
+        if self._leaf is not None and self._leaf.kind == "array":
+            target = rows_in(arena, at, int(self.steps[0]), stop - start, self._leaf)
+            if isinstance(items, np.ndarray):
+                target[...] = items
+            elif self._leaf.nbytes <= _SHORT:
+                target[...] = np.concatenate(items, axis=None).reshape(target.shape)
+            else:
+                for row, item in zip(target, items, strict=True):
+                    row[...] = item
+        elif not self._joins:
             for (offset, size), item in zip(rows.tolist(), items, strict=True):
                 if isinstance(item, _Large):
                     item.write_into(arena[offset : offset + size].data)
@@ -251,27 +262,42 @@ def _loose(column: Column) -> _Loose | None:
         if array.nbytes <= _SMALL_ROW * len(array) or not _is_landed(array):
             return None
         return _Loose(np.full(len(array), array[0].nbytes, np.int64), array_leaf(array[0]), [], array)
-    if not isinstance(column, ObjectColumn):
+    if not isinstance(column, ObjectColumn) or all(issubclass(k, _NUMBERS) for k in set(map(type, column.items))):
         return None
-    items = column.items
-    kinds = set(map(type, items))
-    if all(issubclass(kind, _NUMBERS) for kind in kinds):
-        return None
-    if kinds == {bytes}:
-        return _Loose(_lengths(items), BYTES, [], items)
     try:
-        if kinds == {str}:
-            texts = [item.encode() for item in items]
-            return _Loose(_lengths(texts), STR, [], texts)
-        rows = list(map(_as_row, items))
+        return _of_objects(column.items)
     except Exception:  # noqa: BLE001 -- a lone surrogate, an object of another class, nests too deep: they stay outside
         return None
+
+
+def _of_objects(items: list[Any]) -> _Loose:
+    """Rows of Python objects.
+
+    Raises:
+        Exception: One cannot be pickled, or has to stay what it is.
+    """
+    kinds = set(map(type, items))
+    if kinds == {bytes}:
+        return _Loose(_lengths(items), BYTES, [], items)
+    if kinds == {str}:
+        texts = [item.encode() for item in items]
+        return _Loose(_lengths(texts), STR, [], texts)
+    if kinds == {np.ndarray} and _are_alike(items):
+        return _Loose(np.full(len(items), items[0].nbytes, np.int64), array_leaf(items[0]), [], items)
+    rows = list(map(_as_row, items))
     leaves = [leaf for leaf, _ in rows]
     payloads = [payload for _, payload in rows]
     sizes = np.array([len(data) if isinstance(data, bytes) else data.nbytes for data in payloads], np.int64)
     same = all(leaf == leaves[0] for leaf in leaves)
     joins = not any(isinstance(data, _Large) for data in payloads)
     return _Loose(sizes, leaves[0] if same else None, leaves, payloads, joins=joins)
+
+
+def _are_alike(arrays: list[npt.NDArray[Any]]) -> bool:
+    """Whether these are rows of one kind."""
+    dtype, shape = arrays[0].dtype, arrays[0].shape
+    is_row = len(shape) > 0 and _is_landed(arrays[0])
+    return is_row and all(array.dtype == dtype and array.shape == shape for array in arrays)
 
 
 def _as_row(item: Any) -> tuple[Leaf, Any]:

@@ -8,17 +8,16 @@ Batches of byte strings become arrays of objects when they are batched again; th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from asyncdata.errors import UnbatchableError
 from asyncdata.memory.advance import Rows
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import Column, ObjectColumn, RefColumn
 from asyncdata.memory.layout import plan_layout, refuse_ragged
-from asyncdata.memory.leaf import Leaf
+from asyncdata.memory.leaf import rows_in
 from asyncdata.memory.structure import leaf_names
 from asyncdata.memory.wire import aligned
 from asyncdata.runtime.stage import BLOCK_ROWS, Stage, StageContext
@@ -121,7 +120,7 @@ class BatchStage(CollectingStage):
             stored = [stack for stack in stacks if not isinstance(stack, Texts)]
         free = slab.offset + count * step
         for given, offset in zip(stored, layout.offsets, strict=True):
-            part = _part(slabs.arena.array, slab.offset + offset, step, count, given.leaf)
+            part = rows_in(slabs.arena.array, slab.offset + offset, step, count, given.leaf)
             if isinstance(given, Pieces):
                 for row, piece in enumerate(given.rows):
                     part[row // size, row % size] = piece
@@ -183,14 +182,3 @@ def _stacks(block: Block, rows: int, size: int, *, narrow: bool) -> list[Stack]:
             misfit.error.complete(leaf=name or None)
             raise
     return stacks
-
-
-def _part(arena: npt.NDArray[np.uint8], offset: int, step: int, count: int, leaf: Leaf) -> npt.NDArray[Any]:
-    """One leaf of `count` batches that lie `step` bytes apart, as one array."""
-    dtype = np.dtype(np.int64) if leaf.kind == "table" else np.dtype(leaf.dtype)
-    shape = (*leaf.shape, 2) if leaf.kind == "table" else leaf.shape
-    strides = [dtype.itemsize]
-    for extent in shape[:0:-1]:
-        strides.insert(0, strides[0] * extent)
-    part: npt.NDArray[Any] = np.ndarray((count, *shape), dtype, arena, offset, (step, *strides))
-    return part

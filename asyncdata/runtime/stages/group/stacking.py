@@ -112,6 +112,9 @@ def _of_references(column: RefColumn, size: int) -> Stack:
         return _of_objects(_elements(column), size)
     if first.kind in ("bytes", "str"):
         return Referred(Leaf("table", shape=(size,), text=first.kind == "str"), column.rows)
+    small = column.small_rows()
+    if small is not None:
+        return Values(Leaf("array", first.dtype, (size, *first.shape)), small)
     arena = column.slabs.arena.array
     dtype, shape, nbytes = np.dtype(first.dtype), first.shape, first.nbytes
     rows = [arena[at : at + nbytes].view(dtype).reshape(shape) for at in column.rows[:, 0].tolist()]

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -26,6 +27,7 @@ from asyncdata.runtime.stages.group.stacking import Misfit
 
 _STRINGS: Final = (bytes, bytearray, memoryview, str)
 _NO_NUMBERS: Final = "OUSV"
+_ONE_NUMBER: Final = frozenset((int, float, bool, np.bool_, np.uint8, np.int32, np.int64, np.float32, np.float64))
 
 
 class Numbers(NamedTuple):
@@ -49,7 +51,7 @@ class Numbers(NamedTuple):
 
     def describe(self) -> str:
         """In words."""
-        return f"{self.dtype.name} of rank {self.rank}"
+        return f"{_name_of(self.dtype)} of rank {self.rank}"
 
 
 class Strings(NamedTuple):
@@ -93,6 +95,11 @@ class StringArrays(NamedTuple):
         return f"{'str' if self.text else 'bytes'} of rank {self.rank}"
 
 
+@functools.lru_cache(maxsize=64)
+def _name_of(dtype: np.dtype[Any]) -> str:
+    return dtype.name  # NumPy puts it together each time
+
+
 Values: TypeAlias = Numbers | Strings | StringLists | StringArrays
 
 
@@ -121,9 +128,12 @@ def _of_references(column: RefColumn) -> Values | None:
         return Strings(column.rows, [], first.kind == "str")
     if first.kind != "array" or np.dtype(first.dtype).kind in _NO_NUMBERS:
         return None
+    rank = len(first.shape)
+    small = column.small_rows()
+    if small is not None:
+        return Numbers(small, small.dtype, rank)
     arena = column.slabs.arena.array
     arrays = []
-    rank = len(first.shape)
     for row, at in enumerate(column.rows[:, 0].tolist()):
         leaf = column.leaf_at(row)
         if leaf.kind != "array" or leaf.dtype != first.dtype or len(leaf.shape) != rank:
@@ -134,7 +144,7 @@ def _of_references(column: RefColumn) -> Values | None:
 
 def _of_items(items: list[Any]) -> Values:
     kinds = set(map(type, items))
-    if len(kinds) == 1 and next(iter(kinds)) in (int, float, bool):
+    if len(kinds) == 1 and next(iter(kinds)) in _ONE_NUMBER:
         array = np.array(items)
         if array.dtype.kind not in _NO_NUMBERS and not rounds_integers(array, items):
             return Numbers(array, array.dtype, 0)

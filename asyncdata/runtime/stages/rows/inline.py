@@ -280,7 +280,8 @@ def _as_raised(error: BaseException) -> BaseException:
 
 
 _NUMBERS: Final = frozenset({bool, int, float, complex})
-_SETTLED: Final = frozenset({bytes, str, np.int64, np.float32, np.float64})
+_NUMPY_NUMBERS: Final = frozenset({np.bool_, np.uint8, np.int32, np.int64, np.float32, np.float64})
+_SETTLED: Final = _NUMPY_NUMBERS | {bytes, str}
 
 
 def block_of_results(results: list[Any], origin: Rows, advance: Advance) -> Block:
@@ -295,6 +296,8 @@ def block_of_results(results: list[Any], origin: Rows, advance: Advance) -> Bloc
 def column_of_results(items: list[Any]) -> Column:
     """One leaf of what a function returned."""
     kinds = set(map(type, items))
+    if len(kinds) == 1 and kinds <= _NUMPY_NUMBERS:
+        return ArrayColumn(np.array(items))
     if len(kinds) == 1 and kinds <= _NUMBERS:
         try:
             return ArrayColumn(np.array(items, np.int64 if int in kinds else kinds.pop()))

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from asyncdata.memory.advance import Advance, Mark, Rows
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn
-from asyncdata.memory.structure import LEAF, Structure, flatten
+from asyncdata.memory.structure import LEAF, Structure, flatten, leaves_of_all
 from asyncdata.runtime.randomness import words
 from asyncdata.runtime.stage import BLOCK_ROWS, Stage, StageContext
 from asyncdata.runtime.state.marker import Marker
@@ -179,14 +179,8 @@ def block_of_elements(elements: list[Any], origin: Rows, advance: Advance) -> Bl
 
 def columns_of(elements: list[Any]) -> tuple[Structure, tuple[Column, ...]]:
     """Columns of Python objects, of which there are some; unlike structures become bare objects."""
-    first, structure = flatten(elements[0])
-    if structure is LEAF:
+    _, structure = flatten(elements[0])
+    leaves = None if structure is LEAF else leaves_of_all(structure, elements)
+    if leaves is None:
         return LEAF, (ObjectColumn(elements),)
-    columns: list[list[Any]] = [[leaf] for leaf in first]
-    for element in elements[1:]:
-        leaves, found = flatten(element)
-        if found != structure:
-            return LEAF, (ObjectColumn(elements),)
-        for column, leaf in zip(columns, leaves, strict=True):
-            column.append(leaf)
-    return structure, tuple(ObjectColumn(column) for column in columns)
+    return structure, tuple(map(ObjectColumn, leaves))
