@@ -30,10 +30,12 @@ def array_in(nest: Any) -> Any:
 def test_who_keeps_an_array_may_fill_it_again(nest: Callable[[Any], Any]) -> None:
     """Whether the array, a view of it, or the nest it is in was kept."""
     kept = np.zeros(4)
-    found = settled(nest(kept))
+    value = nest(kept)
+    found = settled(value)
     kept[:] = 1
     assert not array_in(found).any()
-    found = settled(nest(kept[:2]))
+    value = nest(kept[:2])
+    found = settled(value)
     kept[:] = 2
     assert (array_in(found) == 1).all()
     whole = nest(np.zeros(4))
