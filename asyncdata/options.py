@@ -251,7 +251,9 @@ class ErrorPolicy(OptionRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Options(OptionRecord):
-    """Everything about *how* a pipeline runs; in deterministic mode only ``errors`` changes which elements it yields.
+    """Everything about *how* a pipeline runs.
+
+    With a fixed seed, only ``errors`` and ``on_change="restart"`` change which elements a deterministic pipeline yields.
 
     Example:
         >>> import asyncdata as ad
@@ -285,8 +287,10 @@ class Options(OptionRecord):
         on_change: What to do if a file's object was replaced after it was listed or opened. ``"raise"`` raises
             ``ObjectChangedError``. ``"restart"`` reads the new version from its beginning and skips as many leading
             records as were delivered before, at most three times per file and epoch.
-        seed: Replaces seeds that are not given to ``shuffle``, ``list_files`` and ``map(rng=True)``. None draws one for
-            every iteration (for fixed orders, one per dataset). With a seed, the same epoch is the same in every run.
+        seed: The seed of every step that draws without a seed of its own: ``shuffle``, ``list_files``,
+            ``from_manifest``, ``random``, ``sample_from_datasets``, ``rejection_resample`` and ``map(rng=True)``. None
+            draws one for every iteration; steps that draw the same in all iterations have one per dataset. With a seed,
+            the same epoch is the same in every run.
         task_timeout_s: The longest time for one call of a user function in a worker process. After that time the
             process is replaced, its other elements run again, and the element raises ``TaskTimeoutError``, which
             ``errors`` may skip. None: no limit. Functions in threads and inline functions cannot be ended and have no

@@ -93,6 +93,7 @@ def load(path_or_url: str | os.PathLike[str], options: Options | None = None) ->
 
     Raises:
         ObjectNotFoundError: There is none, as before the first `save`. It is a FileNotFoundError, too.
+        StorageError: It cannot be read.
         StateError: It is truncated, too large, of a later version, or no state at all.
 
     Example:

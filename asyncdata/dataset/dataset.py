@@ -96,7 +96,7 @@ class Dataset:
         Args:
             file_pattern: A URL or glob (``gs://bucket/train-*.tfrecord``, ``/data/**/x?.tfrecord``), or several.
             shuffle: True (the default) shuffles anew in every epoch; False sorts by URL.
-            seed: Seed of that order; without it every iteration differs.
+            seed: Seed of that order; without it (and without `Options.seed`) every iteration differs.
 
         Raises:
             ObjectNotFoundError: During iteration, if a pattern matches nothing.
@@ -119,7 +119,7 @@ class Dataset:
         Args:
             url: URL of a file of JSON lines, as `write_manifest` makes it.
             shuffle: True (the default) shuffles anew in every epoch; False keeps the manifest's order.
-            seed: Seed of that order; without it every iteration differs.
+            seed: Seed of that order; without it (and without `Options.seed`) every iteration differs.
 
         Raises:
             DataError: During iteration, if the file is not a manifest.
@@ -588,7 +588,7 @@ class Dataset:
                 pipeline's loop.
             target_dist: The target share of each class.
             initial_dist: The share of each class in this dataset; by default the elements seen so far are counted.
-            seed: Seed of the draws; without it every iteration differs.
+            seed: Seed of the draws; without it (and without `Options.seed`) every iteration differs.
 
         Example:
             >>> import asyncdata as ad
