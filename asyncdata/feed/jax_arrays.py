@@ -203,6 +203,6 @@ def _least(numbers: list[int]) -> list[int]:
         found: list[int] = multihost_utils.process_allgather(np.array(numbers, np.int32)).min(axis=0).tolist()
     except (RuntimeError, ValueError) as error:
         raise PipelineError(
-            "the other processes did not say how many batches they have: one of them has ended, or cannot be reached"
+            "no answer from the other processes (how many batches they have): one has exited, or cannot be reached"
         ) from error
     return found

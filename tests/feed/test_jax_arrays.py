@@ -315,4 +315,4 @@ def test_processes_take_the_same_steps_with_rows_of_their_own() -> None:
         assert ranks[1]["evaluated"][number][0] == sums
         assert sum(sums) == sum(range(count))
         assert sorted(map(int, names + ranks[1]["evaluated"][number][1])) == list(range(count))
-    assert "one of them has ended" in ranks[0]["died"]
+    assert "one has exited" in ranks[0]["died"]
