@@ -134,7 +134,7 @@ class JaxFeed(Feed):
         before = self._rows.setdefault(leaf, len(array))
         if len(array) != before:
             raise PipelineError(
-                f"a batch of {len(array)} rows comes behind batches of {before}: an array is made of the rows of all "
+                f"a batch of {len(array)} rows comes after batches of {before}: an array is made of the rows of all "
                 "processes, so each of them must give as many every time. Use drop_remainder=True, or even='pad' to "
                 "evaluate on all rows"
             )
