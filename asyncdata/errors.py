@@ -114,7 +114,7 @@ class StorageError(AsyncdataError):
 
 
 class TransientStorageError(StorageError):
-    """A failure that may pass: 408, 425, 429, 5xx but 501, a broken connection, a time limit, a truncated body.
+    """A failure that may pass: 408, 425, 429, 5xx except 501, a broken connection, a time limit, a truncated body.
 
     Attributes:
         retry_after_s: The delay in seconds that the server asked for, if it did.

@@ -113,8 +113,8 @@ class RetryOptions(OptionRecord):
         max_attempts: Attempts in total, including the first. Progress inside a body does not reset the count.
         initial_delay_s: Upper bound of the first delay; delays are uniform in [0, upper bound] (full jitter).
         max_delay_s: Where the doubling of the upper bound stops.
-        deadline_s: No new attempt starts this long after the first one began. One that opens an object whose size only
-            the end of its body tells does not await that end for longer.
+        deadline_s: No new attempt starts this long after the first one began. If an object's size is known only when
+            its body ends, the attempt that opens it is also limited to this time.
     """
 
     max_attempts: int = 20
@@ -251,7 +251,10 @@ class ErrorPolicy(OptionRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Options(OptionRecord):
-    """Everything about *how* a pipeline runs; in deterministic mode only ``errors`` changes which elements it yields.
+    """Everything about *how* a pipeline runs.
+
+    With a fixed seed, only ``errors`` and ``on_change="restart"`` change which elements a deterministic pipeline
+    yields.
 
     Example:
         >>> import asyncdata as ad
@@ -267,7 +270,7 @@ class Options(OptionRecord):
             ``interleave`` keeps the order within each shard.
         num_workers: Number of worker processes, which start when a function is to run in them. ``AUTOTUNE``: as many as
             there are tasks for, at most the number of CPUs that the process's affinity and the quota of its container
-            allow; those that bring nothing end. 0 runs user functions in threads. At most 1024.
+            allow; workers that are not needed are stopped. 0 runs user functions in threads. At most 1024.
         num_threads: Threads for ``executor="thread"`` functions and plain generators. ``AUTOTUNE``: twice the number of
             usable CPUs.
         chunk_bytes: Size of one ranged read. Larger reads cost less CPU per byte and hold more memory. ``AUTOTUNE``: 8
@@ -285,8 +288,10 @@ class Options(OptionRecord):
         on_change: What to do if a file's object was replaced after it was listed or opened. ``"raise"`` raises
             ``ObjectChangedError``. ``"restart"`` reads the new version from its beginning and skips as many leading
             records as were delivered before, at most three times per file and epoch.
-        seed: Replaces seeds that are not given to ``shuffle``, ``list_files`` and ``map(rng=True)``. None draws one for
-            every iteration (for fixed orders, one per dataset). With a seed, the same epoch is the same in every run.
+        seed: The seed of every step that draws without a seed of its own: ``shuffle``, ``list_files``,
+            ``from_manifest``, ``random``, ``sample_from_datasets``, ``rejection_resample`` and ``map(rng=True)``. None
+            draws one for every iteration; steps that draw the same in all iterations have one per dataset. With a seed,
+            the same epoch is the same in every run.
         task_timeout_s: The longest time for one call of a user function in a worker process. After that time the
             process is replaced, its other elements run again, and the element raises ``TaskTimeoutError``, which
             ``errors`` may skip. None: no limit. Functions in threads and inline functions cannot be ended and have no
@@ -294,11 +299,10 @@ class Options(OptionRecord):
         state_history: The number of elements for which `PipelineIterator.state_dict` can go back, because trainers
             read ahead of the element that they use.
         close_timeout_s: How long ``close()`` waits for running user code before it raises ``CloseTimeoutError``.
-        order_log: A local file to which every iterator appends in which order its steps without a fixed order passed
-            elements on, so that ``replay`` repeats it. One iterator at a time writes it. See the how-to "Resume
-            training".
+        order_log: A local file that records the order in which steps with ``deterministic=False`` delivered elements;
+            ``replay`` repeats it. Iterators append to it, one at a time. See the how-to "Resume training".
         replay: An order log. The iterator gives the same elements as the one that wrote it, in the same order, also
-            with other workers, memory and timing; ``StateError`` where the log ends. It has to be another file than
+            with other workers, memory and timing; ``StateError`` where the log ends. It must be another file than
             ``order_log``.
         errors: What to do with elements that fail, see ``ErrorPolicy``. None: the first failure ends the pipeline.
         retry: See ``RetryOptions``.

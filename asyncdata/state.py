@@ -77,7 +77,7 @@ def save(path_or_url: str | os.PathLike[str], state: Mapping[str, Any], options:
     try:
         data = json.dumps(state, allow_nan=False, separators=(",", ":")).encode()
     except (TypeError, ValueError, RecursionError) as error:
-        raise StateError(f"the state was changed, and JSON cannot hold it any more: {error}", url=url) from None
+        raise StateError(f"the state was changed, and is not JSON-serializable any more: {error}", url=url) from None
     if is_local(url):
         _write_files(url, data, beside)
     else:
@@ -93,6 +93,7 @@ def load(path_or_url: str | os.PathLike[str], options: Options | None = None) ->
 
     Raises:
         ObjectNotFoundError: There is none, as before the first `save`. It is a FileNotFoundError, too.
+        StorageError: It cannot be read.
         StateError: It is truncated, too large, of a later version, or no state at all.
 
     Example:
@@ -108,7 +109,8 @@ def load(path_or_url: str | os.PathLike[str], options: Options | None = None) ->
     try:
         state = json.loads(data)
     except (ValueError, RecursionError):
-        raise StateError(f"no state: these {len(data)} bytes are truncated, or not JSON", url=url) from None
+        message = f"not a saved state: the file is truncated or is not JSON ({len(data)} bytes)"
+        raise StateError(message, url=url) from None
     try:
         check(state)
         for part in _listings_of(state):
@@ -129,7 +131,7 @@ def load(path_or_url: str | os.PathLike[str], options: Options | None = None) ->
 def _listings_of(state: Mapping[str, Any]) -> list[dict[str, Any]]:
     found = state.get("listings", [])
     if not isinstance(found, list) or not all(isinstance(part, dict) for part in found):
-        raise StateError("the state is damaged: its listings are none")
+        raise StateError("the state is damaged: `listings` must be a list of objects")
     return found
 
 
@@ -174,7 +176,7 @@ def _read(url: str, options: Options | None) -> bytes:
 
 def _check_size(size: int, url: str) -> None:
     if size > _MOST_BYTES:
-        raise StateError(f"no state: {size} bytes are more than the {_MOST_BYTES} that a state may have", url=url)
+        raise StateError(f"not a saved state: {size} bytes, and a state has at most {_MOST_BYTES}", url=url)
 
 
 def _write_files(url: str, data: bytes, beside: Mapping[str, bytes]) -> None:
@@ -195,7 +197,7 @@ def _read_file(url: str) -> bytes:
     try:
         with open(path_of(url), "rb", opener=_open_at_once) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise StateError("no state: this is no regular file", url=url)
+                raise StateError("not a saved state: this is not a regular file", url=url)
             _check_size(os.fstat(file.fileno()).st_size, url)
             return file.read()
     except FileNotFoundError:

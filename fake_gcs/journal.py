@@ -37,7 +37,7 @@ class Entry:
         received: Body bytes taken from the client.
         sent: Body bytes handed to the socket.
         first_byte_s: When the answer began; None before.
-        ended_s: When it ended; None while it goes on.
+        ended_s: When it ended; None while it is still running.
         fault: The fault that was given, in one line; empty for none.
         broken: The client went away before the end.
     """
@@ -109,7 +109,7 @@ class Journal:
         return [entry for entry in list(self._entries) if entry.fault]
 
     def clear(self) -> None:
-        """Forget what was written so far; numbers go on."""
+        """Forget what was written so far; numbers continue."""
         self._entries.clear()
 
     def wait(self, condition: Callable[[Journal], bool], timeout_s: float = 30.0) -> bool:

@@ -92,8 +92,8 @@ def damaged(data: bytes) -> dict[str, tuple[bytes, str]]:
         "text": (b"not a state", "not JSON"),
         "binary": (bytes(range(256)), "not JSON"),
         "deep": (b"[" * 100_000, "not JSON"),
-        "another": (b'{"step": 3}', "this is no state"),
-        "list": (b"[1, 2]", "this is no state"),
+        "another": (b'{"step": 3}', "this is not a state"),
+        "list": (b"[1, 2]", "this is not a state"),
         "later": (later, "version 99"),
     }
 

@@ -96,7 +96,7 @@ class Dataset:
         Args:
             file_pattern: A URL or glob (``gs://bucket/train-*.tfrecord``, ``/data/**/x?.tfrecord``), or several.
             shuffle: True (the default) shuffles anew in every epoch; False sorts by URL.
-            seed: Seed of that order; without it every iteration differs.
+            seed: Seed of that order; without it (and without `Options.seed`) every iteration differs.
 
         Raises:
             ObjectNotFoundError: During iteration, if a pattern matches nothing.
@@ -119,7 +119,7 @@ class Dataset:
         Args:
             url: URL of a file of JSON lines, as `write_manifest` makes it.
             shuffle: True (the default) shuffles anew in every epoch; False keeps the manifest's order.
-            seed: Seed of that order; without it every iteration differs.
+            seed: Seed of that order; without it (and without `Options.seed`) every iteration differs.
 
         Raises:
             DataError: During iteration, if the file is not a manifest.
@@ -178,12 +178,12 @@ class Dataset:
     ) -> Dataset:
         """The elements that a generator function yields. It is called for every iteration.
 
-        An iterator that is brought back to a state replays the generator: elements that were delivered before are made
-        again and dropped. A generator that can begin anywhere tells where it is with `state`.
+        An iterator that resumes from a state replays the generator: it regenerates the elements that were delivered
+        before, and drops them. A generator that can begin anywhere says where it is with `state`.
 
         Args:
             generator: A function that returns an iterable (run in a thread), or an async generator function (run on
-                the pipeline's loop). It may fill an array or list that it has yielded again for its next element.
+                the pipeline's loop). It may reuse an array or list that it has already yielded.
             output_types: dtypes, nested like the elements, to which leaves are converted; ``str`` and ``bytes`` are not
                 converted. By default elements are not converted at all.
             output_shapes: Shapes with the same nesting, for `element_spec`.
@@ -191,11 +191,11 @@ class Dataset:
             output_signature: Types and shapes together: specs such as `ArraySpec` (or anything with `shape` and
                 `dtype`).
             state: ``(get, set)``, plain functions that are called where the generator runs. ``get()`` is called while
-                the generator waits behind an element, and returns numbers, texts, bytes, arrays, or lists, tuples and
-                dicts of these. ``set(value)`` is called before the generator function, in an iterator that goes on from
-                a state, and the generator then yields what follows. Generators that run at the same time, as in an
+                the generator waits after an element, and returns numbers, texts, bytes, arrays, or lists, tuples and
+                dicts of these. In an iterator that resumes from a state, ``set(value)`` is called before the generator
+                function, and the generator then yields what follows. Generators that run at the same time, as in an
                 interleave, need an object each.
-            every: ``get`` is called after so many elements; up to so many are made again and dropped.
+            every: Calls `get` after every `every` elements. A resume regenerates and drops at most that many.
 
         Example:
             >>> import asyncdata as ad
@@ -487,9 +487,9 @@ class Dataset:
     def shard(self, num_shards: int, index: int) -> Dataset:
         """Every `num_shards`-th element, beginning with number `index`.
 
-        Call it early, on the dataset of file names, because the other elements are made and dropped. Steps before it
-        must not draw an order without a seed or deliver elements as they are ready; otherwise the shards of several
-        processes would overlap.
+        Call it early, on the dataset of file names, because elements of other shards are otherwise produced and then
+        dropped. Steps before it must not draw an order without a seed or deliver elements as they are ready; otherwise
+        the shards of several processes would overlap.
 
         Args:
             num_shards: Number of shards.
@@ -580,7 +580,7 @@ class Dataset:
         As in tf.data, one part of the result is this dataset unchanged. The other part is drawn from the dataset once
         more, and keeps each element with the probability that its class needs to reach the target. The two parts are
         mixed at random until one of them ends. This dataset is therefore read twice (four times without
-        `initial_dist`), and an element may occur twice; put a `cache` in front if reading is expensive. If the target
+        `initial_dist`), and an element may occur twice; put a `cache` before it if reading is expensive. If the target
         of a class is 0, the first part is empty, and nothing is read or occurs twice.
 
         Args:
@@ -588,7 +588,7 @@ class Dataset:
                 pipeline's loop.
             target_dist: The target share of each class.
             initial_dist: The share of each class in this dataset; by default the elements seen so far are counted.
-            seed: Seed of the draws; without it every iteration differs.
+            seed: Seed of the draws; without it (and without `Options.seed`) every iteration differs.
 
         Example:
             >>> import asyncdata as ad
@@ -802,9 +802,9 @@ class Dataset:
             bucket_batch_sizes: Batch size per bucket: one more than there are boundaries.
             padded_shapes: See `padded_batch`.
             padding_values: See `padded_batch`.
-            pad_to_bucket_boundary: Pad lengths that are not given to one below the bucket's upper boundary, not to the
-                longest in the batch. Elements must be shorter than the last boundary. Lengths are given by
-                `padded_shapes`, without it by `element_spec`; leaves of several axes need one of them.
+            pad_to_bucket_boundary: Pad to the bucket's upper boundary minus one instead of to the longest element. Axes
+                whose length is given keep that length: `padded_shapes` gives it, or else `element_spec`. Leaves of
+                several axes need one of them. Elements must be shorter than the last boundary.
             no_padding: Use `batch` instead; the elements of a bucket must be alike.
             drop_remainder: Whether to drop smaller batches at the end.
 
@@ -875,7 +875,7 @@ class Dataset:
         Args:
             datasets: The datasets to draw from.
             weights: How likely each dataset is, not normalized; equal by default. A Dataset gives the weights of each
-                draw, and its end is the end.
+                draw, and the result ends when it ends.
             seed: Seed of the draws; without it (and without `Options.seed`) one is drawn for this dataset.
             stop_on_empty_dataset: Whether to stop when a dataset is drawn that has ended, so that the weights hold to
                 the end. Otherwise ended datasets are skipped.
@@ -898,7 +898,7 @@ class Dataset:
 
         Args:
             datasets: The datasets to choose from.
-            choice_dataset: Yields integers from 0 to ``len(datasets) - 1``; its end is the end.
+            choice_dataset: Yields integers from 0 to ``len(datasets) - 1``; the result ends when it ends.
             stop_on_empty_dataset: Whether to stop when a dataset is chosen that has ended. Otherwise ended datasets are
                 skipped.
 
@@ -924,7 +924,7 @@ class Dataset:
         cache, such as a shuffle, happen once. With `Options.isolate` a cache in memory lasts for one iteration.
 
         If a pipeline uses the dataset several times, all uses read the input until the cache is complete, in one order.
-        Steps behind the cache have random numbers of their own in each use.
+        Steps after the cache have random numbers of their own in each use.
 
         Args:
             filename: A path on a local file system; None or ``""`` for memory. A file can contain numbers, arrays,
@@ -962,7 +962,7 @@ class Dataset:
         they run.
 
         If one pipeline uses the dataset several times while the snapshot is being written, each use reads the input in
-        an order and with random numbers of its own, and the one that is complete last has written it.
+        an order and with random numbers of its own; if several uses write it, the last one to finish wins.
 
         Args:
             path: A directory on a local file system.
@@ -1093,7 +1093,7 @@ class Dataset:
 
         Args:
             epoch: Number of the epoch; by default the handle's next one.
-            state: Of `PipelineIterator.state_dict`: the iterator continues behind it, in its epoch.
+            state: Of `PipelineIterator.state_dict`: the iterator continues after it, in its epoch.
 
         Example:
             >>> import asyncdata as ad

@@ -270,12 +270,12 @@ class CsvDataset(Dataset):
     Args:
         filenames: A URL, a list of URLs, or a Dataset of URLs.
         record_defaults: For each selected column, a dtype (``numpy.int32``, ``int64``, ``float32``, ``float64``,
-            ``bytes`` or ``str``; ``int`` and ``float`` mean int32 and float32) if its values are required, or the
-            default for missing values: a number, ``bytes`` or ``str``, an array or a list of one. As in tf.data, a
-            Python ``int`` means int32 and a ``float`` means float32, and the texts ``"int64"``, ``"float"``,
-            ``"double"``, ``"string"`` and so on are dtypes (the default of this text is ``["string"]``). A dict of
-            these by column name selects columns by name and yields dicts; each file's header (``header=True``) or
-            `column_names` says where the columns are.
+            ``bytes`` or ``str``) if its values are required, or the default for missing values: a number, ``bytes`` or
+            ``str``, an array or a list of one. As in tf.data, an ``int`` (the type or a value) means int32, a
+            ``float`` float32, and the texts ``"int64"``, ``"float"``, ``"double"``, ``"string"`` and so on are dtypes.
+            To use such a name as a default value, put it in a list: ``["string"]``. A dict of these by column name
+            selects columns by name and yields dicts; each file's header (``header=True``) or `column_names` says where
+            the columns are.
         compression_type: None (or ``""``), ``"GZIP"``, ``"ZLIB"`` or ``"ZSTD"``.
         header: Whether the first record of each file is a header.
         field_delim: The character that separates fields.

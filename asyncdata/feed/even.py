@@ -7,7 +7,7 @@ a batch of these: each says how many it has, and all take the least of it ("drop
     steps   0 1 2 3 │ 4 5 6 7 │ 8 9 ┃        votes before 0, 4 and 8; by the last one the epoch has 10 steps
 
 Votes are before the same steps of an epoch in every run. A state between two of them knows what was agreed, and a run
-that goes on there takes these steps and votes where the interrupted one would have.
+that resumes there takes these steps and votes where the interrupted one would have.
 """
 
 from __future__ import annotations

@@ -112,8 +112,8 @@ class Feed(ABC):
     def set_epoch(self, epoch: int) -> None:
         """Makes this the number of the next epoch, for trainers that count epochs themselves.
 
-        A loaded state that is of this epoch stays loaded, and an iteration of it that runs goes on: it is the one that
-        the trainer means, when it has asked for batches ahead. Otherwise the state is the beginning of the epoch,
+        A loaded state that is of this epoch stays loaded, and an iteration of it that runs continues: it is the one
+        that the trainer means, when it has asked for batches ahead. Otherwise the state is the beginning of the epoch,
         unless an iteration of another one still runs.
 
         Args:
@@ -170,7 +170,7 @@ class Feed(ABC):
     # --- state -----------------------------------------------------------------------------------------------------
 
     def commit(self, step: int | None = None) -> None:
-        """Says which batches were used: from now on in this epoch, `state_dict` means the state behind these.
+        """Says which batches were used: from now on in this epoch, `state_dict` means the state after these.
 
         Only a trainer that asks for batches before it uses them needs it.
 
@@ -188,17 +188,17 @@ class Feed(ABC):
     def look_ahead(self) -> None:
         """Reads up to the next batch: if there is none, the epoch is over, as if the loop had asked for it.
 
-        Then a state that is taken inside the loop behind the last batch means the beginning of the next epoch. An
+        Then a state that is taken inside the loop after the last batch means the beginning of the next epoch. An
         error is raised when the batch is asked for.
         """
         if self._run is not None:
             self._run.look_ahead()
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the training is: behind the batches that were handed out, or those that were committed.
+        """Where the training is: after the batches that were handed out, or those that were committed.
 
-        JSON can hold it. Each rank has a state of its own. Behind the last batch of an epoch it means the end of that
-        epoch; once the loop over the epoch has ended it means the beginning of the next one.
+        It is JSON-serializable. Each rank has a state of its own. After the last batch of an epoch it means the end of
+        that epoch; once the loop over the epoch has ended it means the beginning of the next one.
 
         Raises:
             StateError: No state describes the position, see `PipelineIterator.state_dict`.
@@ -224,7 +224,7 @@ class Feed(ABC):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """The next iteration gives the batches that the state has left of its epoch, later ones the epochs behind it.
+        """The next iteration gives the batches that the state has left of its epoch, later ones the epochs after it.
 
         Does nothing if a callback keeps the feed's position, because then the callback loads it.
 
@@ -318,7 +318,7 @@ class AllRanks:
         self._feed = feed
 
     def state_dict(self) -> dict[str, Any]:
-        """The states of all ranks; JSON can hold them. Every rank must call it."""
+        """The states of all ranks, JSON-serializable. Every rank must call it."""
         feed = self._feed
         own = feed.state_dict()
         return {"version": VERSION, "ranks": feed._gather(own) if feed._processes() > 1 else [own]}  # noqa: SLF001 -- a view of it
@@ -340,7 +340,7 @@ class AllRanks:
 
 
 class UsedBatches(AllRanks):
-    """The position of a feed as a callback keeps it: behind the batches of whole optimizer steps.
+    """The position of a feed as a callback keeps it: after the batches of whole optimizer steps.
 
     From now on the feed's state means what is committed here, and the callback is who loads it.
 

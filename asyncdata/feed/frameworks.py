@@ -113,8 +113,8 @@ def jax(
             beginning of its ``PartitionSpec``. None: the default device.
         depth: Batches that are sent to the devices while one is used.
         dtypes: None: a type that jax would change, such as int64 without x64, is an error. ``"jax"``: batches are
-            written in the types of jax, or converted if a step behind them may read them; a value that does not fit is
-            an error.
+            written in the types of jax, or converted if a later step may read them; a value that does not fit is an
+            error.
         even: See `torch`. With ``"pad"`` a batch that has fewer rows than others is filled up with rows that the mask
             marks as no data, as sharding needs it; what stays on the host is not.
         rank: Number of this process; None: its place among those whose devices hold different rows by `sharding`, or
@@ -158,7 +158,7 @@ def keras(
     feed is one endless sequence of batches: every epoch of Keras takes the next ``steps`` of it. TensorFlow is not
     needed with another backend.
 
-    ``backup(path)`` is a callback that saves the training run and goes on with it, also inside an epoch.
+    ``backup(path)`` is a callback that saves the training run and resumes it, also inside an epoch.
     ``callback(path)`` saves the position beside ``BackupAndRestore``; ``state_dict()`` and ``load_state_dict(state)``
     save and load it by hand. ``close()`` ends the pipeline.
 
@@ -209,7 +209,7 @@ def tensorflow(
     Args:
         dataset: Gives whole batches.
         output_signature: ``tf.TypeSpec`` of the elements, with ``even="pad"`` those of batch and mask. None: as
-            `Dataset.element_spec` says; if that does not know the types, as behind `map`, one batch is read to learn
+            `Dataset.element_spec` says; if that does not know the types, as after `map`, one batch is read to learn
             them, of which only the number of rows may differ.
         even: See `torch`; here the numbers of batches must be known in advance.
         rank: Number of this process; None: ``RANK`` in the environment, else 0.
@@ -234,7 +234,7 @@ def tensorflow(
 def lightning_callback(batches: TorchFeed) -> LightningCallback:
     """A ``lightning.pytorch.Callback`` that keeps the position of a feed in Lightning's checkpoints.
 
-    The position is behind the batches of whole optimizer steps, whatever Lightning has asked for ahead or accumulates,
+    The position is after the batches of whole optimizer steps, whatever Lightning has asked for ahead or accumulates,
     and a checkpoint has those of all ranks. Pass the feed itself to ``fit``. From now on the callback alone says what
     was used, and loads the feed's state.
 
@@ -261,9 +261,9 @@ def lightning_callback(batches: TorchFeed) -> LightningCallback:
 def transformers_callback(batches: TorchFeed) -> TransformersCallback:
     """A ``transformers.TrainerCallback`` that keeps the position of a feed in the checkpoints of ``Trainer``.
 
-    The position is behind the batches of whole optimizer steps, and a checkpoint has those of all ranks, in
+    The position is after the batches of whole optimizer steps, and a checkpoint has those of all ranks, in
     ``trainer_state.json``. Return ``batches.dataloader()`` from ``get_train_dataloader``, set
-    ``ignore_data_skip=True``, and put this callback behind all others. From now on it alone says what was used, and
+    ``ignore_data_skip=True``, and put this callback after all others. From now on it alone says what was used, and
     loads the feed's state.
 
     Args:
@@ -314,11 +314,11 @@ def orbax_save(batches: HasState) -> PositionSave:
 def orbax_restore(batches: HasState) -> PositionRestore:
     """Restores a position that `orbax_save` has saved, also by another number of processes.
 
-    The processes that saved it have each read a part of an epoch. If there are as many again, each goes on with its
-    own. If not, `asyncdata.state.split` divides what is left of the epoch.
+    The processes that saved it have each read a part of an epoch. If there are as many again, each resumes at
+    its own position. If not, `asyncdata.state.split` divides what is left of the epoch.
 
     Args:
-        batches: The feed that goes on, or an iterator of a dataset with ``shard(processes, process)``.
+        batches: The feed that resumes, or an iterator of a dataset with ``shard(processes, process)``.
 
     Raises:
         ModuleNotFoundError: Orbax is not installed.

@@ -134,7 +134,7 @@ class JaxFeed(Feed):
         before = self._rows.setdefault(leaf, len(array))
         if len(array) != before:
             raise PipelineError(
-                f"a batch of {len(array)} rows comes behind batches of {before}: an array is made of the rows of all "
+                f"a batch of {len(array)} rows comes after batches of {before}: an array is made of the rows of all "
                 "processes, so each of them must give as many every time. Use drop_remainder=True, or even='pad' to "
                 "evaluate on all rows"
             )
@@ -203,6 +203,6 @@ def _least(numbers: list[int]) -> list[int]:
         found: list[int] = multihost_utils.process_allgather(np.array(numbers, np.int32)).min(axis=0).tolist()
     except (RuntimeError, ValueError) as error:
         raise PipelineError(
-            "the other processes did not say how many batches they have: one of them has ended, or cannot be reached"
+            "no answer from the other processes (how many batches they have): one has exited, or cannot be reached"
         ) from error
     return found

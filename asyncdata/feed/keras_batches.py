@@ -34,7 +34,7 @@ _LOOKED_AT: Final = 2
 
 _NO_ARRAYS: Final = (BytesArray, RaggedArray, bytes, str)
 
-_Phase: TypeAlias = Literal["outside", "first epoch", "behind it", "used"]
+_Phase: TypeAlias = Literal["outside", "first epoch", "after it", "used"]
 """Of a call of Keras. From "used" on, every batch is used."""
 
 
@@ -122,7 +122,7 @@ class KerasBatches:
         return batch
 
     def begin_call(self) -> None:
-        """Of ``fit``, ``evaluate`` or ``predict``; behind one that was interrupted it goes on there."""
+        """Of ``fit``, ``evaluate`` or ``predict``; after one that was interrupted it continues there."""
         if self._feed.has_ended:
             with contextlib.suppress(StateError):  # no state describes the position: taking a batch says what happened
                 self.load_state_dict(self.state_dict())
@@ -144,7 +144,7 @@ class KerasBatches:
         if self._phase == "outside":
             self._begin_use()
         elif self._phase == "first epoch":
-            self._phase = "behind it"
+            self._phase = "after it"
 
     def begin_training(self) -> None:
         """From here on batches are committed, so those before them must be, too: ``evaluate`` commits none."""
@@ -172,8 +172,8 @@ class KerasBatches:
     def state_dict(self) -> dict[str, Any]:
         """See `KerasFeed.state_dict`."""
         looked_at = len(self._looked_at)
-        # Behind a first epoch nobody knows yet. One that was shorter than others has most likely built a model.
-        is_used = self._phase == "first epoch" or (self._phase == "behind it" and looked_at >= self.steps)
+        # After a first epoch nobody knows yet. One that was shorter than others has most likely built a model.
+        is_used = self._phase == "first epoch" or (self._phase == "after it" and looked_at >= self.steps)
         return self._feed.state_before(len(self._again) + (0 if is_used else looked_at))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -43,7 +43,7 @@ class KerasFeed(keras.utils.PyDataset):  # type: ignore[misc]  # keras is not th
             if steps is None or steps < 0:
                 raise PipelineError(
                     f"how many batches {dataset!r} has is {'infinite' if steps else 'not known in advance'}: say how "
-                    "many an epoch of Keras takes with steps=..., or put assert_cardinality(n) behind the dataset"
+                    "many an epoch of Keras takes with steps=..., or put assert_cardinality(n) after the dataset"
                 )
         if steps == 0:
             raise PipelineError(f"{dataset!r} has no batch, or too few for all ranks")
@@ -51,7 +51,7 @@ class KerasFeed(keras.utils.PyDataset):  # type: ignore[misc]  # keras is not th
 
     @property
     def num_batches(self) -> int:
-        """Steps of the epoch of Keras that begins next: fewer in one that goes on where it was interrupted."""
+        """Steps of the epoch of Keras that begins next: fewer in one that resumes where it was interrupted."""
         return self._batches.next_steps
 
     @property
@@ -86,11 +86,11 @@ class KerasFeed(keras.utils.PyDataset):  # type: ignore[misc]  # keras is not th
         self._batches.commit(position)
 
     def state_dict(self) -> dict[str, Any]:
-        """Behind the batches that were handed out or, if any were committed, behind those; JSON can hold it."""
+        """After the batches that were handed out or, if any were committed, after those; JSON-serializable."""
         return self._batches.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """The next batch is the one behind the state.
+        """The next batch is the one after the state.
 
         Raises:
             StateError: It is of something else.
@@ -116,16 +116,16 @@ class KerasFeed(keras.utils.PyDataset):  # type: ignore[misc]  # keras is not th
         return _Position(self._batches, Path(path))
 
     def backup(self, path: str | os.PathLike[str], save_freq: SaveFreq = "epoch") -> Any:
-        """A ``keras.callbacks.Callback`` in the place of ``BackupAndRestore``, which can go on inside an epoch.
+        """A ``keras.callbacks.Callback`` in the place of ``BackupAndRestore``, which can resume inside an epoch.
 
         It saves all variables of the model, its optimizer and its metrics, the number of the epoch and the position, in
         one file that is replaced as a whole. A run that finds the file takes what is left of the interrupted epoch, and
-        the epochs behind it. The file is removed when training is complete.
+        the epochs after it. The file is removed when training is complete.
 
         Args:
             path: A local file.
             save_freq: ``"epoch"`` saves after each epoch; a number after that many batches, and where these end with
-                the epoch, behind its validation.
+                the epoch, after its validation.
         """
         if save_freq != "epoch":
             save_freq = arguments.integer("save_freq", save_freq, least=1)
@@ -199,7 +199,7 @@ class _Backup(_Used):
         self._unsaved = 0
         self._epoch = 0
         self._done = 0  # batches of the running epoch that were trained on before this process
-        self._metrics: list[npt.NDArray[Any]] | None = None  # of a run that goes on, until its first epoch begins
+        self._metrics: list[npt.NDArray[Any]] | None = None  # of a resumed run, until its first epoch begins
         self._no_warning = contextlib.ExitStack()
 
     def on_train_begin(self, logs: Any = None) -> None:
@@ -228,13 +228,13 @@ class _Backup(_Used):
             self._done = 0
         elif epoch != self._epoch:
             raise ValueError(
-                f"{self._path} goes on in epoch {self._epoch}, and fit in epoch {epoch}: remove the file, or leave "
-                "initial_epoch= and BackupAndRestore out"
+                f"{self._path} resumes in epoch {self._epoch}, and fit begins in epoch {epoch}: remove the file, or "
+                "leave initial_epoch= and BackupAndRestore out"
             )
         elif self._done:
             self._batches.next_steps = self._batches.steps - self._done
             self._restore_metrics(self.model, goes_on)
-            # An epoch that ends before the others is a reason for Keras to warn, and to go on.
+            # An epoch that ends before the others is a reason for Keras to warn, and to continue.
             self._no_warning.enter_context(warnings.catch_warnings())
             warnings.filterwarnings("ignore", "Your input ran out of data", UserWarning)
         self._epoch = epoch

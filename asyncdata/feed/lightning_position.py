@@ -1,4 +1,4 @@
-"""Lightning: a callback that keeps the position behind what was trained on; the only file that imports lightning."""
+"""Lightning: a callback that keeps the position after what was trained on; the only file that imports lightning."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ class LightningCallback(Callback):  # type: ignore[misc]  # lightning is not the
     ) -> None:
         """Whoever steps the optimizer by hand may do it without Lightning's knowledge."""
         # Lightning (2.6) does not count the epoch that follows a checkpoint of an epoch's end as begun. A checkpoint in
-        # the middle of it would be resumed as one of its beginning, and the optimizer stepped behind other batches.
+        # the middle of it would be resumed as one of its beginning, and the optimizer stepped after other batches.
         for epochs in (trainer.fit_loop.epoch_progress.current, trainer.fit_loop.epoch_progress.total):
             epochs.ready = max(epochs.ready, epochs.completed + 1)
             epochs.started = max(epochs.started, epochs.completed + 1)
         self._used.trained(stepped=trainer.global_step != self._steps or not pl_module.automatic_optimization)
         self._steps = trainer.global_step
-        # A checkpoint behind the last batch may be one inside the epoch for Lightning, which then ends that epoch
+        # A checkpoint after the last batch may be one inside the epoch for Lightning, which then ends that epoch
         # without asking for a batch.
         if trainer.is_last_batch or batch_idx + 1 >= trainer.num_training_batches:
             self._used.end_epoch()
@@ -54,7 +54,7 @@ class LightningCallback(Callback):  # type: ignore[misc]  # lightning is not the
             self._used.end_epoch(trainer.current_epoch)  # and not the next one, which may have been asked for ahead
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Makes Lightning go on behind the last optimizer step, too, because accumulated gradients are not saved."""
+        """Makes Lightning continue after the last optimizer step, too, because accumulated gradients are not saved."""
         progress = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]
         for counts in (progress["current"], progress["total"]):
             for name in counts:

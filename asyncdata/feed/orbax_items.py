@@ -19,7 +19,7 @@ _FILES = "process_*-of-*.json"
 
 
 class HasState(Protocol):
-    """A feed, an iterator of a dataset, or what else has a state that JSON can hold."""
+    """A feed, an iterator of a dataset, or what else has a JSON-serializable state."""
 
     def state_dict(self) -> dict[str, Any]:
         """The state."""

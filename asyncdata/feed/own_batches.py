@@ -1,6 +1,6 @@
-"""A rank's own batches of one epoch, what it gives behind their end, and the state behind each of them.
+"""A rank's own batches of one epoch, what it gives after their end, and the state after each of them.
 
-Behind the end, ``even="repeat"`` reads its part of the epoch again, and ``even="pad"`` gives the last batch again,
+After the end, ``even="repeat"`` reads its part of the epoch again, and ``even="pad"`` gives the last batch again,
 marked as no data.
 """
 
@@ -111,7 +111,7 @@ class OwnBatches:
         return self._first(self._dataset) is not END
 
     def more(self) -> Element:
-        """A batch behind the last one of the epoch: for ranks that have fewer than others."""
+        """A batch after the last one of the epoch: for ranks that have fewer than others."""
         if self._even == "pad":
             if self._last is END:
                 self._last = self._pattern()
@@ -134,7 +134,7 @@ class OwnBatches:
         return batch
 
     def _pattern(self) -> Element:
-        """A batch to pad with, where none was read: behind a state at the end, or on a rank without any."""
+        """A batch to pad with, where none was read: after a state at the end, or on a rank without any."""
         for dataset in (self._dataset, self._whole):
             batch = self._first(dataset)
             if batch is not END:
@@ -146,19 +146,19 @@ class OwnBatches:
             return next(batches, END)
 
     def place(self, steps: int) -> EpochPlace:
-        """Where the epoch is behind so many steps."""
+        """Where the epoch is after so many steps."""
         found = self._of(steps)
         pipeline = found.iterator.state_dict(at=_position(found, steps))
         return EpochPlace(self._epoch, steps, found.turn, pipeline, self._begun_by)
 
     def commit(self, steps: int) -> None:
-        """So many steps were used: the state behind them stays known."""
+        """So many steps were used: the state after them stays known."""
         found = self._of(steps)
         found.iterator.commit(_position(found, steps))
         self._commits = True
 
     def forget(self, steps: int) -> None:
-        """No state behind fewer steps will be asked for."""
+        """No state after fewer steps will be asked for."""
         while len(self._passes) > 1 and self._passes[1].first <= steps:
             self._passes.popleft()
 

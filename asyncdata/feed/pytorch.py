@@ -51,7 +51,7 @@ class TorchFeed(Feed, IterableDataset):  # type: ignore[misc]  # torch is not th
         self._device = None if device is None else torch.device(device)
         on_host = self._device is None or self._device.type == "cpu"
         if on_host and pin:
-            raise ValueError("pin=True needs device=...: pinned memory is the way to a device")
+            raise ValueError("pin=True needs device=...: pinned memory is only used for copies to a device")
         self._pins = self._device is not None and self._device.type in _PINNED if pin is None else pin
         self._depth = depth
         self._deadline_s = deadline_s
@@ -72,8 +72,8 @@ class TorchFeed(Feed, IterableDataset):  # type: ignore[misc]  # torch is not th
     def _check_process(self) -> None:
         if get_worker_info() is not None:
             raise PipelineError(
-                "this is a worker process of a DataLoader, and each of them would read everything. Use num_workers=0: "
-                "the pipeline has processes of its own; or iterate the feed without a DataLoader"
+                "a feed cannot run in a DataLoader worker, because every worker would read the whole dataset. Use "
+                "num_workers=0, because the pipeline has processes of its own; or iterate the feed without a DataLoader"
             )
 
     def _distributed(self) -> tuple[int, int] | None:
@@ -181,7 +181,7 @@ class _Votes:
             yield
         except RuntimeError as error:
             raise PipelineError(
-                f"the other ranks did not say {what}: one of them has ended, or left its loop more than "
+                f"no answer from the other ranks ({what}): a rank has exited, or left its loop more than "
                 f"deadline_s={self._deadline_s:g} seconds ago"
             ) from error
 

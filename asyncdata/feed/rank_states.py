@@ -1,7 +1,7 @@
-"""The states of all ranks of a feed: which one is a rank's own, and what a rank goes on with if there were others.
+"""The states of all ranks of a feed: which one is a rank's own, and what a rank resumes from if there were others.
 
 Ranks are at the same step of the same epoch. If their number changes, `asyncdata.state.split` divides what they have
-left of it; the epochs behind it are divided as usual.
+left of it; the epochs after it are divided as usual.
 """
 
 from __future__ import annotations

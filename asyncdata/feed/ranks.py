@@ -93,7 +93,7 @@ class Division:
     def part(self, dataset: Dataset, mine: Rank, *, begun_by: int = 0) -> Dataset:
         """What this process reads.
 
-        A single process reads a shard, too, if the states of the dataset can be divided: several may go on with them.
+        A single process reads a shard, too, if the states of the dataset can be divided: several may resume from them.
 
         Args:
             dataset: The whole.
@@ -136,7 +136,7 @@ class Division:
 
 
 def _is_dividable(plan: Node) -> bool:
-    """Whether other readers can go on with the states of a plan."""
+    """Whether other readers can resume from the states of a plan."""
     return readers_of(plan, deterministic=options_in_force(plan).deterministic).shard is not None
 
 

@@ -1,4 +1,4 @@
-"""One epoch of a feed: as many batches as all ranks agreed on, handed out one at a time, with the state behind each.
+"""One epoch of a feed: as many batches as all ranks agreed on, handed out one at a time, with the state after each.
 
     own batches ─▶ [ window: waits for a vote ] ─▶ [ queue: on its way to the device ] ─▶ trainer
 
@@ -115,7 +115,7 @@ class Run:
         self._window: deque[Element] = deque()
         known = None if steps is None else max(steps - place.steps, 0)
         self._granted = Granted(known, last=True) if least is None else Granted(0, last=False)
-        # All ranks of a run that goes on ask first, whatever their states know.
+        # All ranks of a resumed run ask first, whatever their states know.
         self._recall = place.agreed if place.steps else None
         self._recalls = place.steps > 0
         self._total: int | None = None  # steps of the epoch, once they were agreed on
@@ -153,7 +153,7 @@ class Run:
         return END
 
     def look_ahead(self) -> None:
-        """Ends, if no batch is left: then a state behind the last one means the next epoch.
+        """Ends, if no batch is left: then a state after the last one means the next epoch.
 
         An error belongs to the next batch, and is kept for it.
         """
@@ -235,7 +235,7 @@ class Run:
         return agreed.steps if enough else 0
 
     def _agreed(self, steps: int) -> Agreed | None:
-        """What a state behind so many steps knows: by the votes before them, which all ranks have taken part in."""
+        """What a state after so many steps knows: by the votes before them, which all ranks have taken part in."""
         if self._even is None or self._least is None or not steps % WINDOW:
             return None
         vote_behind = steps + until_vote(steps)
@@ -270,7 +270,7 @@ class Run:
         return self._used == self.begun and not self.is_used_up
 
     def place(self, steps: int | None = None) -> EpochPlace:
-        """Where the epoch is behind so many batches, or else behind those that were used."""
+        """Where the epoch is after so many batches, or else after those that were used."""
         if steps is None:
             steps = self._used
         return self._own.place(steps)._replace(agreed=self._agreed(steps))

@@ -4,7 +4,7 @@
     batch ── host copy ──▶ slot 1 ═══ …                       (the device copies after the call returned)
     batch ── waits for the event of slot 0, then the same
 
-A slot is written only when the copy that read it is done, and a batch is used only behind its copy. A batch of the
+A slot is written only when the copy that read it is done, and a batch is used only after its copy. A batch of the
 pipeline is free as soon as it is in a slot. What a device does is behind `Copies`, so this order can be tested without
 one.
 
@@ -35,7 +35,7 @@ class Copies(Protocol):
         """Returns when the event has happened."""
 
     def use_behind(self, event: Any, batch: Any) -> None:
-        """What the trainer tells the device from now on happens behind the event; the batch lives until it is done."""
+        """What the trainer tells the device from now on happens after the event; the batch lives until it is done."""
 
 
 class StagingRing:

@@ -45,7 +45,7 @@ class TensorflowFeed(Feed):
     def _least(self) -> Least:
         raise PipelineError(
             f"even={self._division.even!r}: the ranks cannot agree on the number of steps, which is not known in "
-            "advance. Give even=None and steps_per_epoch to fit, or assert_cardinality(n) behind the dataset"
+            "advance. Give even=None and steps_per_epoch to fit, or assert_cardinality(n) after the dataset"
         )
 
     def _hand(self) -> Hand:

@@ -31,7 +31,7 @@ class TransformersCallback(TrainerCallback):  # type: ignore[misc]  # transforme
         """Goes on where the checkpoint is."""
         if not args.ignore_data_skip:
             raise ValueError(
-                "TrainingArguments(ignore_data_skip=True) is needed: a resumed feed gives the batches behind the "
+                "TrainingArguments(ignore_data_skip=True) is needed: a resumed feed gives the batches after the "
                 "checkpoint, and Trainer would skip as many once more"
             )
         saved = state.stateful_callbacks.get(_PLACE)
@@ -65,7 +65,7 @@ class TransformersCallback(TrainerCallback):  # type: ignore[misc]  # transforme
 
     def _put(self, state: TrainerState, control: TrainerControl) -> None:
         if control.should_save or control.should_evaluate:
-            # Trainer believes that its data is at an end if the first epoch behind a checkpoint is empty.
+            # Trainer believes that its data is at an end if the first epoch after a checkpoint is empty.
             self._batches.look_ahead()
             state.stateful_callbacks[_PLACE] = {"step": state.global_step, "position": self._used.state_dict()}
 
@@ -74,5 +74,5 @@ class TransformersCallback(TrainerCallback):  # type: ignore[misc]  # transforme
         if state.stateful_callbacks.get(_PLACE, {}).get("step") != state.global_step:
             raise PipelineError(
                 "the checkpoint has no position of the feed, because another callback asked for it later: put the "
-                "feed's callback behind all others in callbacks="
+                "feed's callback after all others in callbacks="
             )

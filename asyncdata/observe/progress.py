@@ -297,7 +297,7 @@ def progress(
     Args:
         source: A `Dataset`, of which an iteration starts at once, or an iterator of one, which can save states.
         total: How many elements there are; by default what the dataset knows without running.
-        description: Text in front of the numbers.
+        description: Text before the numbers.
         unit: What an element is called in the last line.
         stream: Where it is shown; standard error by default.
         every_s: Seconds between two updates; by default 0.2 for a bar and 10 for lines.

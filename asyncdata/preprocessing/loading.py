@@ -57,9 +57,9 @@ def loaded(text: str) -> Any:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
-        raise DataError("no saved preprocessing: the text is truncated, or not JSON") from None
+        raise DataError("not a saved preprocessing: the text is truncated or is not JSON") from None
     if not isinstance(found, dict) or found.get("format") != FORMAT:
-        raise DataError("no saved preprocessing: the JSON holds something else")
+        raise DataError("not a saved preprocessing: the JSON contains something else")
     if found.get("version") != VERSION:
         raise DataError(f"version {found.get('version')!r} was saved; this asyncdata reads version {VERSION}")
     try:

@@ -35,6 +35,7 @@ from asyncdata.observe.pipeline_profile import PipelineProfile
 from asyncdata.observe.profile_report import ProfileReport
 from asyncdata.observe.snapshot import PipelineStats
 from asyncdata.observe.timeline import Arrival, Moment
+from asyncdata.runtime.settings import OF_THE_RUNTIME
 from asyncdata.storage.counters import FetchStats, WindowStats
 from tests.architecture.tree import parse, python_files
 
@@ -103,6 +104,18 @@ def test_every_field_has_a_row(record: Any, page: str, heading: str) -> None:
     """A row for each field, in the order of the fields, and for nothing else."""
     rows = re.findall(r"^\| `(\w+)`", section(page, heading).split("\n\n| cause")[0], re.MULTILINE)
     assert sorted(rows) == sorted(field.name for field in dataclasses.fields(record))
+
+
+def test_every_option_is_the_runtimes_or_the_pipelines() -> None:
+    """The page on sharing a Runtime lists each option where the code decides about it."""
+    page = (REFERENCE.parent / "howto" / "share-a-runtime.md").read_text(encoding="utf-8")
+    lists = re.findall(r"^(The Runtime's|The pipeline's)[^:]*:(.*?)\. ", page, re.MULTILINE | re.DOTALL)
+    found = {whose: sorted(re.findall(r"`(\w+)`", names)) for whose, names in lists}
+    every = {field.name for field in dataclasses.fields(options.Options)}
+    assert found == {
+        "The Runtime's": sorted(OF_THE_RUNTIME),
+        "The pipeline's": sorted(every - OF_THE_RUNTIME - {"storage"}),
+    }
 
 
 def test_the_profile_as_json() -> None:

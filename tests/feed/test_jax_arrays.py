@@ -309,10 +309,10 @@ def test_processes_take_the_same_steps_with_rows_of_their_own() -> None:
     assert ranks[0]["same"] == ranks[1]["same"]
     for rank in ranks:
         assert rank["columns"] == [TABLE.tolist(), [len(TABLE)]]
-        assert "a batch of 2 rows comes behind batches of 4" in rank["short"]
+        assert "a batch of 2 rows comes after batches of 4" in rank["short"]
     for number, (sums, names) in enumerate(ranks[0]["evaluated"]):
         count = EVALUATED[number // 2]
         assert ranks[1]["evaluated"][number][0] == sums
         assert sum(sums) == sum(range(count))
         assert sorted(map(int, names + ranks[1]["evaluated"][number][1])) == list(range(count))
-    assert "one of them has ended" in ranks[0]["died"]
+    assert "one has exited" in ranks[0]["died"]

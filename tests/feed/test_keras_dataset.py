@@ -268,7 +268,7 @@ def test_a_backup_is_refused_where_it_does_not_fit(tmp_path: Path) -> None:
     other.compile(loss="mse")
     refused(StateError, "another model", other)
     refused(ValueError, "steps=n to feed.keras", steps_per_epoch=3)
-    refused(ValueError, "goes on in epoch 0, and fit in epoch 1", initial_epoch=1)
+    refused(ValueError, "resumes in epoch 0, and fit begins in epoch 1", initial_epoch=1)
     for damaged in (b"", b"nothing", kept[: len(kept) // 2]):
         path.write_bytes(damaged)
         refused(StateError, "not a backup")

@@ -72,7 +72,7 @@ def test_a_process_that_fails_takes_the_others_along(ranks: list[dict[str, Any]]
 def test_a_process_that_leaves_is_missed_after_the_deadline(ranks: list[dict[str, Any]]) -> None:
     """The others say so, and end."""
     for rank in ranks[1:]:
-        assert rank["left"].startswith("PipelineError: the other ranks did not say how many batches they have")
+        assert rank["left"].startswith("PipelineError: no answer from the other ranks (how many batches they have)")
         assert f"deadline_s={SHORT_S:g} seconds" in rank["left"]
 
 
@@ -80,5 +80,5 @@ def test_a_process_that_dies_is_missed(ranks: list[dict[str, Any]]) -> None:
     """In the middle of an epoch, at the beginning of another feed, and when states are asked for; nobody hangs."""
     for rank in ranks[1:]:
         for case, what in (("steps", "how many batches they have"), ("new", "whether they are there")):
-            assert rank["died"][case].startswith(f"PipelineError: the other ranks did not say {what}")
-        assert rank["died"]["states"].startswith("PipelineError: the other ranks did not say their states")
+            assert rank["died"][case].startswith(f"PipelineError: no answer from the other ranks ({what})")
+        assert rank["died"]["states"].startswith("PipelineError: no answer from the other ranks (their states)")

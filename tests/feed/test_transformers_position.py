@@ -42,7 +42,7 @@ def test_a_checkpoint_without_a_position_is_told(callback: Any, tmp_path: Path) 
         callback.on_train_begin(known, TrainerState(global_step=3), TrainerControl())
     state, control = TrainerState(global_step=4), TrainerControl()
     callback.on_epoch_end(known, state, control)
-    with pytest.raises(PipelineError, match="behind all others"):
+    with pytest.raises(PipelineError, match="after all others"):
         callback.on_save(known, state, control)
     control.should_save = True
     callback.on_epoch_end(known, state, control)

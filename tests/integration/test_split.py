@@ -503,7 +503,7 @@ def test_states_must_be_of_all_readers() -> None:
             ad.state.split([*states[:2], wrong], 2)
     with pytest.raises(ValueError, match="new_count"):
         ad.state.split(states, 0)
-    with pytest.raises(ad.StateError, match="this is no state"):
+    with pytest.raises(ad.StateError, match="this is not a state"):
         ad.state.split([{}], 1)
 
 

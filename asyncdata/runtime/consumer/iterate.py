@@ -245,7 +245,7 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
             return self._positions.first + self._handed
 
     def commit(self, position: int) -> None:
-        """Says how many elements of the epoch were really used: `state_dict` means the state behind these from now on.
+        """Says how many elements of the epoch were really used: `state_dict` means the state after these from now on.
 
         A trainer that reads ahead commits the `position` that it had when it was given the batch it has used.
 
@@ -276,8 +276,8 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
     def state_dict(self, at: int | None = None) -> dict[str, Any]:
         """Where the iteration is: what a new iterator needs to give exactly the elements that are left.
 
-        It describes what was delivered, not what was read ahead, and never stops the pipeline. JSON can hold it. It
-        can be asked for at any time, also of an iterator that is closed.
+        It describes what was delivered, not what was read ahead, and never stops the pipeline. It is
+        JSON-serializable, and can be asked for at any time, also of an iterator that is closed.
 
         Args:
             at: How many delivered elements it counts, one of the last ``Options(state_history=...)``; by default those
@@ -352,7 +352,7 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
         return PlanLines.of(self._plan)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from a state: what is running is closed, and the next element is the one behind the state.
+        """Resumes from a state: what is running is closed, and the next element is the one after the state.
 
         The dataset's next epoch follows the state's.
 

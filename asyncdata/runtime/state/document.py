@@ -187,7 +187,7 @@ def check(document: Any) -> None:
     """
     version = document.get(VERSION_KEY) if hasattr(document, "get") else None
     if type(version) is not int:
-        raise StateError("this is no state: state_dict() of an iterator makes one")
+        raise StateError("this is not a state: state_dict() of an iterator makes one")
     if not EARLIEST <= version <= VERSION:
         raise StateError(f"the state is of version {version}; this asyncdata reads versions {EARLIEST} to {VERSION}")
     with naming_damage():
