@@ -1,6 +1,7 @@
 """`element_key`: what an element is remembered by, so that two elements have one key exactly when they are equal. Pure.
 
     numbers, arrays     dtype, shape and bytes; -0.0 is 0.0, and one nan is every nan
+    masked arrays       the mask, and the values that it leaves
     bytes, texts        themselves, or a digest if they are long
     lists, dicts, sets  the keys of what is in them; a list of numbers of one kind is the array that it would become
     other objects       those that say themselves what they equal: themselves; else their content, pickled
@@ -20,6 +21,7 @@ import hashlib
 import math
 import pathlib
 import uuid
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, Final, TypeAlias
 
@@ -36,6 +38,9 @@ _DIGEST_BYTES: Final = 16
 _DOUBLE_BYTES: Final = 8
 _NUMBERS: Final = {int: np.dtype(np.int64), float: np.dtype(np.float64), bool: np.dtype(np.bool_)}
 """Of Python's numbers, the dtype of an array of them."""
+
+_LABELS: Final = ("axes", "columns", "coords")
+"""Attributes of tables and labelled arrays (pandas, polars, xarray): the array that such an object gives lacks them."""
 
 _ObjectKey: TypeAlias = Callable[[Any], Hashable]
 """The key of an object that says itself what it equals."""
@@ -71,9 +76,15 @@ def _leaf_key(leaf: Any, object_key: _ObjectKey) -> Hashable:
     make = _BY_KIND.get(kind)
     if make is not None:
         return make(leaf, object_key)
+    if isinstance(leaf, np.ma.MaskedArray):
+        # What lies behind the mask counts as little as for its `==`.
+        values = np.asarray(leaf.filled(np.zeros((), leaf.dtype)[()]))
+        return ("masked", _array_key(values, object_key), _array_key(np.ma.getmaskarray(leaf), object_key))
     if isinstance(leaf, np.ndarray | np.generic):
         return _array_key(np.asarray(leaf), object_key)
     if hasattr(leaf, "__array__"):
+        if any(hasattr(kind, labels) for labels in _LABELS):
+            return (_name(kind), _short(dumps(leaf)))
         return (_name(kind), _array_key(np.asarray(leaf), object_key))
     hashed: Any = kind.__hash__
     if hashed is not None and hashed is not object.__hash__:
@@ -103,11 +114,12 @@ def _sequence_key(leaf: Any, object_key: _ObjectKey) -> Hashable:
 
 
 def _dict_key(leaf: Any, object_key: _ObjectKey) -> Hashable:
-    return ("dict", _unordered(zip(_keys(leaf, object_key), _keys(leaf.values(), object_key), strict=True)))
+    pairs = zip(_keys(leaf, object_key), _keys(leaf.values(), object_key), strict=True)
+    return ("dict", _unordered(pairs, object_key))
 
 
 def _set_key(leaf: Any, object_key: _ObjectKey) -> Hashable:
-    return ("set", _unordered(_keys(leaf, object_key)))
+    return ("set", _unordered(_keys(leaf, object_key), object_key))
 
 
 def _strings_key(leaf: Any, object_key: _ObjectKey) -> Hashable:
@@ -140,13 +152,18 @@ def _keys(items: Iterable[Any], object_key: _ObjectKey) -> tuple[Hashable, ...]:
     return tuple(_leaf_key(item, object_key) for item in items)
 
 
-def _unordered(keys: Iterable[Hashable]) -> tuple[Hashable, ...]:
+def _unordered(keys: Iterable[Hashable], object_key: _ObjectKey) -> Hashable:
+    if object_key is _itself:  # equal objects may have other reprs, such as their addresses
+        return frozenset(Counter(keys).items())
     return tuple(sorted(keys, key=repr))
 
 
 def _array_key(array: npt.NDArray[Any], object_key: _ObjectKey) -> Hashable:
     if array.dtype == object:
         return ("objects", array.shape, _keys(array.ravel().tolist(), object_key))
+    if array.dtype.hasobject or array.dtype.names:
+        # In memory there are pointers, and gaps between fields.
+        return (str(array.dtype), array.shape, _keys(array.ravel().tolist(), object_key))
     if array.ndim == 0 and array.dtype.kind in "iub":
         return (array.dtype.str, array.item())
     if array.dtype.kind in "fc":

@@ -137,7 +137,8 @@ def _keys(block: Block, key: Callable[[Any], Hashable]) -> tuple[list[Hashable],
     if block.structure is LEAF and block.columns and isinstance(block.columns[0], ArrayColumn):
         array = block.columns[0].array
         if array.ndim == 1 and array.dtype.kind in "iub":
-            return [(array.dtype.str, value) for value in array.tolist()], None
+            name = array.dtype.newbyteorder("=").str  # that of the numbers, which are the elements
+            return [(name, value) for value in array.tolist()], None
     keys: list[Hashable] = []
     try:
         keys.extend(map(key, block.elements()))
