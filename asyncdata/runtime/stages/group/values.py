@@ -205,6 +205,8 @@ def _of_item(item: Any) -> Values:
     if isinstance(item, BytesArray):
         return StringLists([item.tolist()], isinstance(item[0], str))
     array = as_array(item)
+    if array.dtype.kind in "US" and isinstance(item, list):
+        array = _each_as_it_is(item)
     if array.dtype.kind in "OUS" and array.ndim == 1 and len(array):
         strings = list(item)
         if all(isinstance(string, str) for string in strings):
@@ -220,6 +222,15 @@ def _of_item(item: Any) -> Values:
             "or lists of them"
         )
     return Numbers([array], array.dtype, array.ndim)
+
+
+def _each_as_it_is(nested: list[Any]) -> npt.NDArray[Any]:
+    """An array of the objects in lists of strings: NumPy's strings end before zeros, and make texts of numbers."""
+    array = np.array(nested, object)
+    array.flat = [
+        str(item) if isinstance(item, str) else bytes(item) if isinstance(item, bytes) else item for item in array.flat
+    ]
+    return array
 
 
 def uneven(want: str, have: str, row: int) -> UnbatchableError:
