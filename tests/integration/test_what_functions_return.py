@@ -126,6 +126,14 @@ def test_nor_of_batches_of_uneven_elements(case: str, kind: str) -> None:
     assert f"{kind}(3)" in (caught.value.stage or "")
 
 
+@pytest.mark.parametrize("place", PLACES)
+def test_nor_of_the_rows_of_an_element(place: Any) -> None:
+    """What is taken apart keeps its mask, or is refused."""
+    for taken_apart in (lambda ds: ds.unbatch(), lambda ds: ds.rebatch(2)):
+        with pytest.raises(ad.UnbatchableError, match="mask would be lost"):
+            list(taken_apart(mapped(ODD["masked"], place)))
+
+
 def test_the_keys_of_a_mapping_are_no_rows() -> None:
     """One that is no dict, such as the output of a tokenizer, is an object, of which NumPy would see the keys only."""
     ds = mapped(ODD["mapping"], "inline")

@@ -177,6 +177,10 @@ def _length(column: Column) -> int:
         if isinstance(value, BytesArray):
             return len(value)
         refuse_mapping(value)
+        if isinstance(value, np.ma.MaskedArray):
+            raise UnbatchableError(
+                "a masked array cannot be taken apart into rows: its mask would be lost; fill it in map()"
+            )
         try:
             shape = np.shape(value) if not isinstance(value, bytes | str) else ()
         except ValueError as error:
