@@ -31,7 +31,7 @@ import numpy.typing as npt
 from asyncdata.memory.bytesarray import BytesArray
 from asyncdata.memory.pickling import dumps
 from asyncdata.memory.ragged import RaggedArray
-from asyncdata.memory.structure import LEAF, flatten
+from asyncdata.memory.structure import LEAF, DictOf, RaggedOf, Structure, flatten, flatten_as
 
 _LONG: Final = 64
 _DIGEST_BYTES: Final = 16
@@ -60,15 +60,34 @@ def stable_key(element: Any) -> Hashable:
     return _nest_key(element, _by_content)
 
 
+def earlier_stable_key(element: Any) -> Hashable:
+    """The `stable_key` of states up to release 0.2.18, in which the order of a dict's keys counted."""
+    return _nest_key(element, _by_content, in_order=False)
+
+
 def digest(data: bytes) -> bytes:
     """16 bytes that stand for more of them."""
     return hashlib.blake2b(data, digest_size=_DIGEST_BYTES).digest()
 
 
-def _nest_key(element: Any, object_key: _ObjectKey) -> Hashable:
+def _nest_key(element: Any, object_key: _ObjectKey, *, in_order: bool = True) -> Hashable:
     leaves, structure = flatten(element)
+    if in_order and structure is not LEAF and (ordered := _in_order(structure)) != structure:
+        structure, leaves = ordered, []
+        flatten_as(structure, element, leaves)
     keys = tuple(_leaf_key(leaf, object_key) for leaf in leaves)
     return keys[0] if structure is LEAF else (structure, keys)
+
+
+def _in_order(structure: Structure) -> Structure:
+    """The structure of all elements that are equal but for the order of keys."""
+    if structure is LEAF or isinstance(structure, RaggedOf):
+        return structure
+    children = tuple(map(_in_order, structure.children))
+    if not isinstance(structure, DictOf):
+        return dataclasses.replace(structure, children=children)
+    pairs = sorted(zip(structure.keys, children, strict=True), key=lambda pair: repr(pair[0]))
+    return DictOf(tuple(key for key, _ in pairs), tuple(child for _, child in pairs))
 
 
 def _leaf_key(leaf: Any, object_key: _ObjectKey) -> Hashable:

@@ -139,6 +139,12 @@ CLASSES: dict[str, list[list[Any]]] = {
     ],
     "tables": [[Table(a=[1, 2]), Table(a=[1, 2])], [Table(b=[1, 2])], [Table(a=[1, 3])]],
     "nests": [[{"a": 1, "b": 2}], [{"a": 1, "c": 2}], [(1, 2)], [((1,), 2)], [{"a": (1, 2)}]],
+    "orders of keys": [
+        [{"a": 1, "b": 2}, {"b": 2, "a": 1}],
+        [{"a": 2, "b": 1}, {"b": 1, "a": 2}],
+        [({"a": 1, 5: {"x": 1, "y": 2}},), ({5: {"y": 2, "x": 1}, "a": 1},)],
+        [({"a": 1, 5: {"x": 2, "y": 1}},)],
+    ],
     "dicts in lists": [[[{"a": 1, "b": 2}], [{"b": 2, "a": 1}]], [[{"a": 2, "b": 1}]], [[{"a": 1}]]],
     "sets": [[{1, 2}, {2, 1}, frozenset((1, 2))], [{1, "2"}], [{1}]],
     "arrays of strings": [[BytesArray.from_items([b"a", b"b"])], [BytesArray.from_items([b"ab", b""])]],
