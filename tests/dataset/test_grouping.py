@@ -285,6 +285,15 @@ def test_windows_of_nests() -> None:
     assert list(windows[1].b[1]) == [b"2", b"3"]
 
 
+def test_windows_of_dicts_with_other_orders_of_keys() -> None:
+    """As everywhere, the first one says in which order they come; with other keys they are elements of one dataset."""
+    dicts: list[Any] = [{"a": 1, "b": (2, 3)}, {"b": (4, 5), "a": 6}, {"a": 7}, {"a": 8, "b": (9, 0)}]
+    first, second = D.from_generator(lambda: dicts).window(2)
+    assert list(first["a"]) == [1, 6]
+    assert [list(window) for window in first["b"]] == [[2, 4], [3, 5]]
+    assert list(second) == dicts[2:]
+
+
 def test_windows_in_functions() -> None:
     """Functions get windows: on the loop, in workers, and through shuffles."""
     ds = D.range(12).window(3)
