@@ -142,6 +142,17 @@ def test_ragged_leaves() -> None:
     assert [row["s"].tolist() for row in back] == [[b"x", b"x"], [], [b"x"]]
 
 
+@pytest.mark.parametrize("dtype", ["O", "S1", "U1"])
+def test_ragged_arrays_of_strings_with_axes_are_refused(dtype: str) -> None:
+    """The innermost values of RaggedArrays in one batch are numbers, or one string each; unbatch takes any."""
+    array = ad.RaggedArray(np.array([["a", "b"], ["c", "d"]], dtype), [0, 1, 2])
+    ds = D.from_generator(lambda: [{"r": array}] * 2)
+    with pytest.raises(ad.UnbatchableError, match="RaggedArrays of arrays of strings") as caught:
+        list(ds.ragged_batch(2))
+    assert caught.value.leaf == "r.values"
+    assert [row["r"].tolist() for row in ds.unbatch()] == array.to_list() * 2
+
+
 EMPTY_STRINGS: list[Any] = [
     ad.BytesArray.from_items([]),
     np.array([], object),
