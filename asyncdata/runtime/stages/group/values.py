@@ -25,7 +25,7 @@ from asyncdata.memory.leaf import rounds_integers
 from asyncdata.runtime.stages.group.stacking import Misfit
 
 _STRINGS: Final = (bytes, bytearray, memoryview, str)
-_NO_NUMBERS: Final = "OUSV"
+_NO_NUMBERS: Final = "OUSTV"
 
 
 class Numbers(NamedTuple):
@@ -217,8 +217,9 @@ def _of_item(item: Any) -> Values:
     if texts is not None:
         return StringArrays([texts], texts.size > 0 and isinstance(texts.flat[0], str), texts.ndim)
     if array.dtype.kind in _NO_NUMBERS:
+        dtype = f" of dtype {array.dtype}" if isinstance(item, np.ndarray) else ""
         raise UnbatchableError(
-            f"a value of type {type(item).__name__} cannot be batched; return numbers, numpy arrays, bytes or str, "
+            f"a value of type {type(item).__name__}{dtype} cannot be batched; return numbers, numpy arrays, bytes or str, "
             "or lists of them"
         )
     return Numbers([array], array.dtype, array.ndim)

@@ -219,7 +219,7 @@ def _column_apart(column: Column) -> Column:
 
 
 def _array(array: Any, items: Any = None) -> Column:
-    if array.dtype.kind in "OUSV":
+    if array.dtype.kind in "OUSTV":
         return ObjectColumn(list(array if items is None else items))
     return ArrayColumn(array)
 

@@ -184,6 +184,6 @@ def _column_of(leaf: Any, name: str, rows: int) -> Column:
         )
     if isinstance(leaf, BytesArray):
         return ObjectColumn(leaf.tolist())
-    if isinstance(leaf, np.ma.MaskedArray) or leaf.dtype.kind in "OSU":
+    if isinstance(leaf, np.ma.MaskedArray) or leaf.dtype.kind in "OSUT":
         return ObjectColumn(list(leaf))
     return ArrayColumn(leaf)

@@ -95,7 +95,8 @@ def fields(a: Any, b: Any, kinds: str, dirt: int = 0) -> Any:
 
 def texts(*items: str) -> Any:
     """An array of texts of any length."""
-    return np.array(items, np.dtypes.StringDType())
+    kind: Any = getattr(np.dtypes, "StringDType", lambda: object)  # NumPy 1 has none
+    return np.array(items, kind())
 
 
 def long_double(dirt: int) -> Any:
