@@ -247,11 +247,11 @@ def _padding(value: Any, flat: Flat) -> Any:
     kind = _string_kind(flat)
     dtype = np.dtype(object) if isinstance(flat, BytesArray) else flat.dtype
     if value is None:
-        return (kind or bytes)() if dtype == object else np.zeros((), dtype)[()]
+        return (kind or bytes)() if dtype.kind == "O" else np.zeros((), dtype)[()]
     if kind is bytes and isinstance(value, str):
         value = value.encode()
     if not (_holds(dtype, value) if kind is None else isinstance(value, kind) and _holds(dtype, value)):
-        values = dtype.name if kind is None or dtype != object else kind.__name__
+        values = dtype.name if kind is None or dtype.kind != "O" else kind.__name__
         raise ValueError(f"the default value {value!r} does not fit values of {values}")
     return value
 

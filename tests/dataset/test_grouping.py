@@ -145,7 +145,7 @@ def test_ragged_leaves() -> None:
 @pytest.mark.parametrize("dtype", ["O", "S1", "U1"])
 def test_ragged_arrays_of_strings_with_axes_are_refused(dtype: str) -> None:
     """The innermost values of RaggedArrays in one batch are numbers, or one string each; unbatch takes any."""
-    array = ad.RaggedArray(np.array([["a", "b"], ["c", "d"]], dtype), [0, 1, 2])
+    array = ad.RaggedArray(np.array([["a", "b"], ["c", "d"]], dtype), np.array([0, 1, 2]))
     ds = D.from_generator(lambda: [{"r": array}] * 2)
     with pytest.raises(ad.UnbatchableError, match="RaggedArrays of arrays of strings") as caught:
         list(ds.ragged_batch(2))

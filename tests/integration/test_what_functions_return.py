@@ -129,9 +129,10 @@ def test_nor_of_batches_of_uneven_elements(case: str, kind: str) -> None:
 @pytest.mark.parametrize("place", PLACES)
 def test_nor_of_the_rows_of_an_element(place: Any) -> None:
     """What is taken apart keeps its mask, or is refused."""
-    for taken_apart in (lambda ds: ds.unbatch(), lambda ds: ds.rebatch(2)):
+    ds = mapped(ODD["masked"], place)
+    for taken_apart in (ds.unbatch(), ds.rebatch(2)):
         with pytest.raises(ad.UnbatchableError, match="mask would be lost"):
-            list(taken_apart(mapped(ODD["masked"], place)))
+            list(taken_apart)
 
 
 @pytest.mark.usefixtures("runtime")

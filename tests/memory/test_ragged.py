@@ -100,11 +100,14 @@ def test_padded_and_sparse() -> None:
 
 def test_texts_are_padded_with_texts() -> None:
     """What stands for nothing is of the kind of the values."""
-    for words in (RaggedArray.from_rows([["a"], ["b", "c"]]), RaggedArray(np.array(["a", "b", "c"], object), [0, 1, 3])):
+    for words in (
+        RaggedArray.from_rows([["a"], ["b", "c"]]),
+        RaggedArray(np.array(["a", "b", "c"], object), np.array([0, 1, 3])),
+    ):
         assert words.to_dense().tolist() == [["a", ""], ["b", "c"]]
         deep = RaggedArray.from_row_lengths(words, [2, 0])
         assert deep.to_dense().tolist() == [[["a", ""], ["b", "c"]], [["", ""]] * 2]
-    assert RaggedArray(np.array(["aa", "b"]), [0, 0, 2]).to_dense("x").tolist() == [["x", "x"], ["aa", "b"]]
+    assert RaggedArray(np.array(["aa", "b"]), np.array([0, 0, 2])).to_dense("x").tolist() == [["x", "x"], ["aa", "b"]]
     assert RaggedArray.from_rows([[], [b"b"]]).to_dense("x").tolist() == [[b"x"], [b"b"]]
 
 
@@ -127,11 +130,11 @@ def test_texts_are_padded_with_texts() -> None:
 )
 def test_padding_that_the_values_cannot_hold_is_refused(values: Any, fitting: list[Any], others: list[Any]) -> None:
     """It is never made into another value; floats may be rounded."""
-    array = RaggedArray(values, [0, 1, 3])
+    array = RaggedArray(values, np.array([0, 1, 3]))
     for padding in fitting:
         assert array.to_dense(padding)[0, 1] == pytest.approx(padding, nan_ok=True)
     for padding in others:
-        with pytest.raises(ValueError, match="default value .* does not fit values of"):
+        with pytest.raises(ValueError, match=r"default value .* does not fit values of"):
             array.to_dense(padding)
         with pytest.raises(ValueError, match="does not fit"):
             RaggedArray.from_row_lengths(array, [2]).to_dense(padding)

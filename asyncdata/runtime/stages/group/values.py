@@ -219,19 +219,20 @@ def _of_item(item: Any) -> Values:
     if array.dtype.kind in _NO_NUMBERS:
         dtype = f" of dtype {array.dtype}" if isinstance(item, np.ndarray) else ""
         raise UnbatchableError(
-            f"a value of type {type(item).__name__}{dtype} cannot be batched; return numbers, numpy arrays, bytes or str, "
-            "or lists of them"
+            f"a value of type {type(item).__name__}{dtype} cannot be batched; return numbers, numpy arrays, bytes or "
+            "str, or lists of them"
         )
     return Numbers([array], array.dtype, array.ndim)
 
 
 def _each_as_it_is(nested: list[Any]) -> npt.NDArray[Any]:
-    """An array of the objects in lists of strings: NumPy's strings end before zeros, and make texts of numbers."""
+    """The objects in lists of strings: NumPy's own strings end before zeros, and make texts of numbers."""
     array = np.array(nested, object)
-    array.flat = [
+    items = np.empty(array.size, object)
+    items[:] = [
         str(item) if isinstance(item, str) else bytes(item) if isinstance(item, bytes) else item for item in array.flat
     ]
-    return array
+    return items.reshape(array.shape)
 
 
 def uneven(want: str, have: str, row: int) -> UnbatchableError:

@@ -97,7 +97,8 @@ def _leaf_key(leaf: Any, object_key: _ObjectKey) -> Hashable:
         return make(leaf, object_key)
     if isinstance(leaf, np.ma.MaskedArray):
         # What lies behind the mask counts as little as for its `==`.
-        values = np.asarray(leaf.filled(np.zeros((), leaf.dtype)[()]))
+        zero: Any = np.zeros((), leaf.dtype)[()]
+        values = np.asarray(leaf.filled(zero))
         return ("masked", _array_key(values, object_key), _array_key(np.ma.getmaskarray(leaf), object_key))
     if isinstance(leaf, np.ndarray | np.generic):
         return _array_key(np.asarray(leaf), object_key)

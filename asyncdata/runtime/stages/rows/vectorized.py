@@ -170,7 +170,7 @@ def _stacked(items: list[Any], kind: Any) -> Any:
     dtype, shape = kind
     stacked = np.empty((len(items), *shape), dtype)
     for row, item in enumerate(items):
-        stacked[row] = own(item) if dtype == object else item
+        stacked[row] = own(item) if dtype.kind == "O" else item
     return stacked
 
 

@@ -83,7 +83,7 @@ class Table:
 
 def masked(values: Any, mask: list[int]) -> Any:
     """An array of which not all values count."""
-    return np.ma.masked_array(values, mask)
+    return np.ma.masked_array(values, np.array(mask, bool))
 
 
 def fields(a: Any, b: Any, kinds: str, dirt: int = 0) -> Any:

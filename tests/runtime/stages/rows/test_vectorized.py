@@ -63,7 +63,9 @@ def test_lists_are_the_functions_own() -> None:
 
 def test_masks_of_results_stay() -> None:
     """Rows of a masked array are masked arrays, or the number; none is put into a batch without its mask."""
-    ds = ad.Dataset.range(4).map(lambda x: np.ma.masked_array(np.stack([x, x], 1), [[0, 1]] * len(x)), vectorized=True)
+    ds = ad.Dataset.range(4).map(
+        lambda x: np.ma.masked_array(np.stack([x, x], 1), [[False, True]] * len(x)), vectorized=True
+    )
     assert [row.tolist() for row in ds] == [[number, None] for number in range(4)]
     flat = ad.Dataset.range(4).map(lambda x: np.ma.masked_greater(x, 2), vectorized=True)
     assert [row is np.ma.masked for row in flat] == [False] * 3 + [True]
