@@ -108,7 +108,7 @@ def as_array(value: Any) -> npt.NDArray[Any]:
         UnbatchableError: It is no regular array, or one whose mask would be lost.
     """
     refuse_mapping(value)
-    if isinstance(value, np.ma.MaskedArray):
+    if _is_masked(value):
         raise UnbatchableError("a masked array cannot be batched: its mask would be lost; fill it in map()")
     try:
         array = np.asarray(value)
@@ -120,6 +120,14 @@ def as_array(value: Any) -> npt.NDArray[Any]:
             "return floats, or smaller integers"
         )
     return array
+
+
+def _is_masked(value: Any) -> bool:
+    """Whether a value is a masked array, or a list with one in it."""
+    if isinstance(value, list | tuple):
+        kinds = set(map(type, value))
+        return any(issubclass(kind, np.ma.MaskedArray | list | tuple) for kind in kinds) and any(map(_is_masked, value))
+    return isinstance(value, np.ma.MaskedArray)
 
 
 def refuse_mapping(value: Any) -> None:

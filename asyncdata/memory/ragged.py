@@ -154,13 +154,17 @@ class RaggedArray:
         """A rectangular array: every row padded to the longest one.
 
         Args:
-            default_value: The padding; None means 0 or ``b""``.
+            default_value: The padding; None means 0, ``b""`` or ``""``.
+
+        Raises:
+            ValueError: The values cannot hold the padding as it is.
         """
-        inner = self.values.to_dense(default_value) if isinstance(self.values, RaggedArray) else np.asarray(self.values)
+        return self._padded(_padding(default_value, self.flat_values))
+
+    def _padded(self, padding: Any) -> npt.NDArray[Any]:
+        inner = self.values._padded(padding) if isinstance(self.values, RaggedArray) else np.asarray(self.values)  # noqa: SLF001 -- its own class
         lengths = self.row_lengths()
-        if default_value is None:
-            default_value = b"" if inner.dtype == object else np.zeros((), inner.dtype)[()]
-        out = np.full((len(self), int(lengths.max(initial=0)), *inner.shape[1:]), default_value, inner.dtype)
+        out = np.full((len(self), int(lengths.max(initial=0)), *inner.shape[1:]), padding, inner.dtype)
         out[np.arange(out.shape[1]) < lengths[:, None]] = inner
         return out
 
@@ -236,6 +240,45 @@ class RaggedArray:
     def __repr__(self) -> str:
         shown = ", ".join(repr(list(row[:4].tolist()))[:60] for row in self[:3])
         return f"RaggedArray([{shown}{', …' if len(self) > 3 else ''}], shape={self.shape}, dtype={self.dtype})"
+
+
+def _padding(value: Any, flat: Flat) -> Any:
+    """What these values are padded with; None for what stands for nothing among them."""
+    kind = _string_kind(flat)
+    dtype = np.dtype(object) if isinstance(flat, BytesArray) else flat.dtype
+    if value is None:
+        return (kind or bytes)() if dtype.kind == "O" else np.zeros((), dtype)[()]
+    if kind is bytes and isinstance(value, str):
+        value = value.encode()
+    if not (_holds(dtype, value) if kind is None else isinstance(value, kind) and _holds(dtype, value)):
+        values = dtype.name if kind is None or dtype.kind != "O" else kind.__name__
+        raise ValueError(f"the default value {value!r} does not fit values of {values}")
+    return value
+
+
+def _string_kind(flat: Flat) -> type | None:
+    """Whether values are byte strings or texts; None for others."""
+    if isinstance(flat, BytesArray):
+        return str if flat.text else bytes
+    if flat.dtype == object:
+        kinds = set(map(type, flat.flat))
+        return kinds.pop() if kinds in ({bytes}, {str}) else None
+    return {"S": bytes, "U": str}.get(flat.dtype.kind)
+
+
+def _holds(dtype: np.dtype[Any], value: Any) -> bool:
+    """Whether an array has a place for it; floats may be rounded."""
+    if dtype.kind not in "biufcSU":
+        return True
+    given = np.asarray(value)
+    try:
+        with np.errstate(all="ignore"):
+            cast = given.astype(dtype, casting="same_kind" if given.dtype.kind in "cSU" else "unsafe")
+            if dtype.kind in "fc":
+                return bool((np.isfinite(cast) | ~np.isfinite(given.astype(complex))).all())
+            return bool((cast == given).all())
+    except (TypeError, ValueError, OverflowError):
+        return False
 
 
 def concat_values(parts: Sequence[Any]) -> Flat | RaggedArray:

@@ -103,4 +103,6 @@ def _is_numeric(items: Any) -> bool:
     kinds = set(map(type, items))
     if kinds & _LISTS:
         return kinds <= _LISTS and all(map(_is_numeric, items))
+    if any(issubclass(kind, np.ma.MaskedArray) for kind in kinds):
+        return False  # the mask would be lost
     return all(kind in _NUMBERS or issubclass(kind, np.ndarray | np.generic) for kind in kinds)

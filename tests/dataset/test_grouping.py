@@ -142,6 +142,17 @@ def test_ragged_leaves() -> None:
     assert [row["s"].tolist() for row in back] == [[b"x", b"x"], [], [b"x"]]
 
 
+@pytest.mark.parametrize("dtype", ["O", "S1", "U1"])
+def test_ragged_arrays_of_strings_with_axes_are_refused(dtype: str) -> None:
+    """The innermost values of RaggedArrays in one batch are numbers, or one string each; unbatch takes any."""
+    array = ad.RaggedArray(np.array([["a", "b"], ["c", "d"]], dtype), np.array([0, 1, 2]))
+    ds = D.from_generator(lambda: [{"r": array}] * 2)
+    with pytest.raises(ad.UnbatchableError, match="RaggedArrays of arrays of strings") as caught:
+        list(ds.ragged_batch(2))
+    assert caught.value.leaf == "r.values"
+    assert [row["r"].tolist() for row in ds.unbatch()] == array.to_list() * 2
+
+
 EMPTY_STRINGS: list[Any] = [
     ad.BytesArray.from_items([]),
     np.array([], object),
@@ -283,6 +294,15 @@ def test_windows_of_nests() -> None:
     assert type(windows[1]) is Pair
     assert ints(windows[1].a["x"]) == [2, 3]
     assert list(windows[1].b[1]) == [b"2", b"3"]
+
+
+def test_windows_of_dicts_with_other_orders_of_keys() -> None:
+    """As everywhere, the first one says in which order they come; with other keys they are elements of one dataset."""
+    dicts: list[Any] = [{"a": 1, "b": (2, 3)}, {"b": (4, 5), "a": 6}, {"a": 7}, {"a": 8, "b": (9, 0)}]
+    first, second = D.from_generator(lambda: dicts).window(2)
+    assert list(first["a"]) == [1, 6]
+    assert [list(window) for window in first["b"]] == [[2, 4], [3, 5]]
+    assert list(second) == dicts[2:]
 
 
 def test_windows_in_functions() -> None:

@@ -199,6 +199,8 @@ def test_unique_over_kinds() -> None:
     """Numbers, bytes, arrays, nests; the first of equals comes."""
     assert ints(D.range(100).map(lambda x: x % 7).unique()) == list(range(7))
     assert list(D.from_tensor_slices([b"b", b"a", b"b"]).unique()) == [b"b", b"a"]
+    swapped = D.from_tensor_slices(np.array([1, 2], ">i8"))
+    assert ints(swapped.concatenate(D.range(4)).unique()) == [1, 2, 0, 3]
     rows = D.from_tensor_slices(np.array([[1, 2], [2, 1], [1, 2]])).unique()
     assert [row.tolist() for row in rows] == [[1, 2], [2, 1]]
     assert list(D.range(6).map(lambda x: {"a": int(x) % 2, "b": "x"}).unique()) == [

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import asyncdata as ad
+from asyncdata.runtime.stages.rows import element_key, unique
 from tests.integration.shards import write_numbers
 from tests.runtime.stages.restoring import mark_often
 from tests.samples import SOAK, samples
@@ -448,6 +449,24 @@ def test_unique_knows_elements_of_all_kinds() -> None:
     expected = counted(make())
     assert sum(expected.values()) == 2 * (len(values) - 1)
     assert counted(lives(make, random.Random(1))) == expected
+
+
+def test_unique_knows_dicts_in_states_of_earlier_releases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Up to 0.2.18 the order of their keys was in what a state has of them."""
+
+    def make() -> ad.Dataset:
+        return D.range(80).map(lambda x: {"x": x // 2, "n": 0}, 3, executor="thread", deterministic=False).unique()
+
+    with monkeypatch.context() as earlier, make().iterator() as it:
+        earlier.setattr(unique, "stable_key", element_key.earlier_stable_key)
+        found = [next(it) for _ in range(30)]
+        state = it.state_dict()
+    with make().iterator(state=state) as it:
+        found += [next(it) for _ in range(10)]
+        state = it.state_dict()
+    with make().iterator(state=state) as it:
+        found += it
+    assert Counter(map(str, found)) == Counter(map(str, make()))
 
 
 def test_a_state_with_keys_is_small() -> None:

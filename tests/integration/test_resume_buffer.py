@@ -403,6 +403,20 @@ def test_a_state_says_how_the_buffer_is_read(kind: str, folder: Path) -> None:
     assert ("elements of its input are read again" in text) is (not lies), text
 
 
+def test_numbered_nests_of_a_buffer_are_batched(tmp_path: Path) -> None:
+    """Also if their dicts have the keys in different orders, so that they come as bare objects."""
+    lines = [f'{{"a": {n}, "b": 0}}' if n % 3 else f'{{"b": 0, "a": {n}}}' for n in range(400)]
+    (tmp_path / "lines").write_text("\n".join(lines))
+    dataset = ad.TextLineDataset(str(tmp_path / "lines")).map(json.loads).enumerate().shuffle(500, seed=1).batch(2)
+    with dataset.iterator() as it:
+        found = [next(it) for _ in range(100)]
+        state = state_of(it)
+    with dataset.iterator(state=state) as it:
+        found += it
+    numbers = [(int(number), int(a)) for batch, parts in found for number, a in zip(batch, parts["a"], strict=True)]
+    assert sorted(numbers) == [(n, n) for n in range(400)]
+
+
 def test_a_buffer_goes_on_with_marks_behind_files_that_lie(tmp_path: Path) -> None:
     """Where elements of a compressed file follow, a state is near, not in front of all of them."""
     (tmp_path / "0.txt").write_text("".join(f"plain {row}\n" for row in range(2000)))

@@ -126,6 +126,35 @@ def test_nor_of_batches_of_uneven_elements(case: str, kind: str) -> None:
     assert f"{kind}(3)" in (caught.value.stage or "")
 
 
+@pytest.mark.parametrize("place", PLACES)
+def test_nor_of_the_rows_of_an_element(place: Any) -> None:
+    """What is taken apart keeps its mask, or is refused."""
+    ds = mapped(ODD["masked"], place)
+    for taken_apart in (ds.unbatch(), ds.rebatch(2)):
+        with pytest.raises(ad.UnbatchableError, match="mask would be lost"):
+            list(taken_apart)
+
+
+@pytest.mark.usefixtures("runtime")
+@pytest.mark.skipif(not hasattr(np.dtypes, "StringDType"), reason="this numpy has no such strings")
+@pytest.mark.parametrize("place", PLACES)
+def test_arrays_of_texts_of_any_length_are_elements(place: str) -> None:
+    """Their rows are texts; as they are they make no batch, which is an error that names their dtype."""
+
+    def texts(x: int) -> Any:
+        return np.array(["a" * 40, f"{x}"], np.dtypes.StringDType())
+
+    ds = mapped(texts, place)
+    assert [array.tolist() for array in ds.take(2)] == [["a" * 40, "0"], ["a" * 40, "1"]]
+    for batches in (ds.unbatch().batch(2), ds.rebatch(2)):
+        assert [batch.tolist() for batch in batches.take(2)] == [["a" * 40, "0"], ["a" * 40, "1"]]
+    vectorized = ds.map(lambda arrays: arrays, vectorized=True)
+    assert [array.tolist() for array in vectorized.take(2)] == [["a" * 40, "0"], ["a" * 40, "1"]]
+    for refused in (ds.batch(2), ds.padded_batch(2), ds.ragged_batch(2), vectorized.batch(2)):
+        with pytest.raises(ad.UnbatchableError, match="StringDType"):
+            list(refused)
+
+
 def test_the_keys_of_a_mapping_are_no_rows() -> None:
     """One that is no dict, such as the output of a tokenizer, is an object, of which NumPy would see the keys only."""
     ds = mapped(ODD["mapping"], "inline")

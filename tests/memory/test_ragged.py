@@ -98,6 +98,48 @@ def test_padded_and_sparse() -> None:
         RaggedArray(np.zeros((2, 3)), np.array([0, 2])).to_sparse()
 
 
+def test_texts_are_padded_with_texts() -> None:
+    """What stands for nothing is of the kind of the values."""
+    for words in (
+        RaggedArray.from_rows([["a"], ["b", "c"]]),
+        RaggedArray(np.array(["a", "b", "c"], object), np.array([0, 1, 3])),
+    ):
+        assert words.to_dense().tolist() == [["a", ""], ["b", "c"]]
+        deep = RaggedArray.from_row_lengths(words, [2, 0])
+        assert deep.to_dense().tolist() == [[["a", ""], ["b", "c"]], [["", ""]] * 2]
+    assert RaggedArray(np.array(["aa", "b"]), np.array([0, 0, 2])).to_dense("x").tolist() == [["x", "x"], ["aa", "b"]]
+    assert RaggedArray.from_rows([[], [b"b"]]).to_dense("x").tolist() == [[b"x"], [b"b"]]
+
+
+@pytest.mark.parametrize(
+    ("values", "fitting", "others"),
+    [
+        (np.arange(3), [-1, 2.0, np.int8(5)], [0.5, np.nan, 2**70, 2**63, "x", b"1", 1j]),
+        (np.arange(3, dtype=np.uint8), [255, 0.0], [-1, 256, 1e9]),
+        (np.arange(3, dtype=np.uint64), [2**64 - 1], [-1, 2**64]),
+        (np.arange(3, dtype=np.float32), [0.1, np.nan, -np.inf, 7, np.float64(2)], [1e300, 1j, "x"]),
+        (np.arange(3.0), [2**70, 2**53 + 1], [1j]),
+        (np.array([True, False, True]), [False, 1], [2, -1]),
+        (np.array([b"a", b"bb", b""]), [b"xy"], [b"xyz", 7]),
+        (np.array(["a", "b", "c"]), ["x"], ["xy", b"x", 7]),
+        (BytesArray.from_items([b"a", b"b", b"c"]), [b"x" * 9], [7]),
+        (BytesArray.from_items(["a", "b", "c"]), ["x" * 9], [7, b"x"]),
+        (np.array(["a", "b", "c"], object), ["x" * 9], [7, b"x"]),
+        (np.array(["a", 1, None], object), [7, "x"], []),
+    ],
+)
+def test_padding_that_the_values_cannot_hold_is_refused(values: Any, fitting: list[Any], others: list[Any]) -> None:
+    """It is never made into another value; floats may be rounded."""
+    array = RaggedArray(values, np.array([0, 1, 3]))
+    for padding in fitting:
+        assert array.to_dense(padding)[0, 1] == pytest.approx(padding, nan_ok=True)
+    for padding in others:
+        with pytest.raises(ValueError, match=r"default value .* does not fit values of"):
+            array.to_dense(padding)
+        with pytest.raises(ValueError, match="does not fit"):
+            RaggedArray.from_row_lengths(array, [2]).to_dense(padding)
+
+
 @pytest.mark.parametrize("splits", [[], [1, 3], [0, 2, 1, 3], [0, 2], [[0, 3]]])
 def test_splits_that_do_not_fit_are_refused(splits: list[Any]) -> None:
     """Splits ascend from 0 to the number of values."""

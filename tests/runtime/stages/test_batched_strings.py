@@ -63,6 +63,19 @@ def test_arrays_of_strings_in_one_batch_have_one_shape(parallel: dict[str, Any])
     assert batch.tolist() == [[[b"x", b"-"]] * 2, [[b"x", b"x"]] * 2]
 
 
+def test_lists_of_lists_of_strings_are_padded_as_they_are() -> None:
+    """Zeros at the end of a byte string or a text stay; numbers among texts do not become texts."""
+    items: list[Any] = [[[b"a\0", b"b"]], [[b"c", np.bytes_(b"d")], [b"\0\0", b""]]]
+    (batch,) = ad.Dataset.from_generator(lambda: items).padded_batch(2)
+    assert batch.tolist() == [[[b"a\0", b"b"], [b"", b""]], items[1]]
+    assert {type(item) for item in batch.flat} == {bytes}
+    (texts,) = ad.Dataset.from_generator(lambda: [[["a\0", np.str_("b")]]]).padded_batch(1)
+    assert texts.tolist() == [[["a\0", "b"]]]
+    for odd in ([["x", 1]], [["x"], [b"y"]], [["x", True]]):
+        with pytest.raises(UnbatchableError, match="type list cannot be batched"):
+            list(ad.Dataset.from_generator(lambda odd=odd: [odd]).padded_batch(1))
+
+
 def test_parsed_strings_of_a_shape_are_batched() -> None:
     """Records parsed one by one give what a parsed batch gives."""
     spec = {"s": ad.FixedLenFeature([2], bytes)}

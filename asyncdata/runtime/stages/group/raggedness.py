@@ -106,6 +106,8 @@ class Ragging:
             if (shapes[:, 1:] != shapes[0, 1:]).any():
                 raise UnbatchableError("the innermost values of RaggedArrays in one batch differ in shape")
             parts.append(_flat(list(flat.arrays), flat.dtype, tuple(shapes[0, 1:].tolist())))
+        elif isinstance(flat, StringArrays):
+            raise UnbatchableError("ragged_batch takes no RaggedArrays of arrays of strings")
         else:
             assert isinstance(flat, StringLists)
             items = [as_bytes(item) for part in flat.lists for item in part]

@@ -28,7 +28,7 @@ from asyncdata.memory.leaf import Leaf
 from asyncdata.memory.narrow import fits, halved_leaf, too_large
 from asyncdata.memory.structure import LEAF, DictOf, Structure, flatten, flatten_as, leaf_count
 
-_NO_ARRAYS: Final = "OUSV"
+_NO_ARRAYS: Final = "OUSTV"
 """Kinds of dtype whose values are batched one by one, or not at all."""
 
 

@@ -26,7 +26,7 @@ from asyncdata.memory.leaf import rounds_integers
 from asyncdata.runtime.stages.group.stacking import Misfit
 
 _STRINGS: Final = (bytes, bytearray, memoryview, str)
-_NO_NUMBERS: Final = "OUSV"
+_NO_NUMBERS: Final = "OUSTV"
 _ONE_NUMBER: Final = frozenset((int, float, bool, np.bool_, np.uint8, np.int32, np.int64, np.float32, np.float64))
 
 
@@ -215,6 +215,8 @@ def _of_item(item: Any) -> Values:
     if isinstance(item, BytesArray):
         return StringLists([item.tolist()], isinstance(item[0], str))
     array = as_array(item)
+    if array.dtype.kind in "US" and isinstance(item, list):
+        array = _each_as_it_is(item)
     if array.dtype.kind in "OUS" and array.ndim == 1 and len(array):
         strings = list(item)
         if all(isinstance(string, str) for string in strings):
@@ -225,11 +227,22 @@ def _of_item(item: Any) -> Values:
     if texts is not None:
         return StringArrays([texts], texts.size > 0 and isinstance(texts.flat[0], str), texts.ndim)
     if array.dtype.kind in _NO_NUMBERS:
+        dtype = f" of dtype {array.dtype}" if isinstance(item, np.ndarray) else ""
         raise UnbatchableError(
-            f"a value of type {type(item).__name__} cannot be batched; return numbers, numpy arrays, bytes or str, "
-            "or lists of them"
+            f"a value of type {type(item).__name__}{dtype} cannot be batched; return numbers, numpy arrays, bytes or "
+            "str, or lists of them"
         )
     return Numbers([array], array.dtype, array.ndim)
+
+
+def _each_as_it_is(nested: list[Any]) -> npt.NDArray[Any]:
+    """The objects in lists of strings: NumPy's own strings end before zeros, and make texts of numbers."""
+    array = np.array(nested, object)
+    items = np.empty(array.size, object)
+    items[:] = [
+        str(item) if isinstance(item, str) else bytes(item) if isinstance(item, bytes) else item for item in array.flat
+    ]
+    return items.reshape(array.shape)
 
 
 def uneven(want: str, have: str, row: int) -> UnbatchableError:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Any, Final
 
@@ -28,7 +29,7 @@ from asyncdata.memory.structure import LEAF, RaggedOf, Structure, leaf_count
 from asyncdata.runtime.memory.outside_slabs import OutsideSlabs, trim_heap
 from asyncdata.runtime.stage import BLOCK_ROWS, Stage, StageContext
 from asyncdata.runtime.stages.group.materialized import Materialized
-from asyncdata.runtime.stages.sources.arrays import block_of_elements
+from asyncdata.runtime.stages.group.stacking import Misfit, structured
 from asyncdata.runtime.state.marker import Marker
 
 _TRIM_PART: Final = 16
@@ -161,9 +162,10 @@ class WindowStage(Stage):
         held = self._make_private(min(self._rows, int(starts[-1]) + self._span), members)
         if held.has_nests:
             starts, members, count = starts[:1], members[:1], 1
-            items = held.columns[0].gather(members[0])
-            assert isinstance(items, ObjectColumn)
-            part = block_of_elements(items.items, held.origin[members[0]], EMPTY)
+            part = Block(LEAF, (held.columns[0].gather(members[0]),), held.origin[members[0]], EMPTY)
+            if part.has_nests:
+                with suppress(Misfit):  # then it is a dataset of bare objects
+                    part = structured(part)
             windows = [part]
         else:
             windows = [

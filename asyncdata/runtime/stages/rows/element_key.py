@@ -1,6 +1,7 @@
 """`element_key`: what an element is remembered by, so that two elements have one key exactly when they are equal. Pure.
 
     numbers, arrays     dtype, shape and bytes; -0.0 is 0.0, and one nan is every nan
+    masked arrays       the mask, and the values that it leaves
     bytes, texts        themselves, or a digest if they are long
     lists, dicts, sets  the keys of what is in them; a list of numbers of one kind is the array that it would become
     other objects       those that say themselves what they equal: themselves; else their content, pickled
@@ -20,6 +21,7 @@ import hashlib
 import math
 import pathlib
 import uuid
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, Final, TypeAlias
 
@@ -29,13 +31,16 @@ import numpy.typing as npt
 from asyncdata.memory.bytesarray import BytesArray
 from asyncdata.memory.pickling import dumps
 from asyncdata.memory.ragged import RaggedArray
-from asyncdata.memory.structure import LEAF, flatten
+from asyncdata.memory.structure import LEAF, DictOf, RaggedOf, Structure, flatten, flatten_as
 
 _LONG: Final = 64
 _DIGEST_BYTES: Final = 16
 _DOUBLE_BYTES: Final = 8
 _NUMBERS: Final = {int: np.dtype(np.int64), float: np.dtype(np.float64), bool: np.dtype(np.bool_)}
 """Of Python's numbers, the dtype of an array of them."""
+
+_LABELS: Final = ("axes", "columns", "coords")
+"""Attributes of tables and labelled arrays (pandas, polars, xarray): the array that such an object gives lacks them."""
 
 _ObjectKey: TypeAlias = Callable[[Any], Hashable]
 """The key of an object that says itself what it equals."""
@@ -55,15 +60,34 @@ def stable_key(element: Any) -> Hashable:
     return _nest_key(element, _by_content)
 
 
+def earlier_stable_key(element: Any) -> Hashable:
+    """The `stable_key` of states up to release 0.2.18, in which the order of a dict's keys counted."""
+    return _nest_key(element, _by_content, in_order=False)
+
+
 def digest(data: bytes) -> bytes:
     """16 bytes that stand for more of them."""
     return hashlib.blake2b(data, digest_size=_DIGEST_BYTES).digest()
 
 
-def _nest_key(element: Any, object_key: _ObjectKey) -> Hashable:
+def _nest_key(element: Any, object_key: _ObjectKey, *, in_order: bool = True) -> Hashable:
     leaves, structure = flatten(element)
+    if in_order and structure is not LEAF and (ordered := _in_order(structure)) != structure:
+        structure, leaves = ordered, []
+        flatten_as(structure, element, leaves)
     keys = tuple(_leaf_key(leaf, object_key) for leaf in leaves)
     return keys[0] if structure is LEAF else (structure, keys)
+
+
+def _in_order(structure: Structure) -> Structure:
+    """The structure of all elements that are equal but for the order of keys."""
+    if structure is LEAF or isinstance(structure, RaggedOf):
+        return structure
+    children = tuple(map(_in_order, structure.children))
+    if not isinstance(structure, DictOf):
+        return dataclasses.replace(structure, children=children)
+    pairs = sorted(zip(structure.keys, children, strict=True), key=lambda pair: repr(pair[0]))
+    return DictOf(tuple(key for key, _ in pairs), tuple(child for _, child in pairs))
 
 
 def _leaf_key(leaf: Any, object_key: _ObjectKey) -> Hashable:
@@ -71,9 +95,16 @@ def _leaf_key(leaf: Any, object_key: _ObjectKey) -> Hashable:
     make = _BY_KIND.get(kind)
     if make is not None:
         return make(leaf, object_key)
+    if isinstance(leaf, np.ma.MaskedArray):
+        # What lies behind the mask counts as little as for its `==`.
+        zero: Any = np.zeros((), leaf.dtype)[()]
+        values = np.asarray(leaf.filled(zero))
+        return ("masked", _array_key(values, object_key), _array_key(np.ma.getmaskarray(leaf), object_key))
     if isinstance(leaf, np.ndarray | np.generic):
         return _array_key(np.asarray(leaf), object_key)
     if hasattr(leaf, "__array__"):
+        if any(hasattr(kind, labels) for labels in _LABELS):
+            return (_name(kind), _short(dumps(leaf)))
         return (_name(kind), _array_key(np.asarray(leaf), object_key))
     hashed: Any = kind.__hash__
     if hashed is not None and hashed is not object.__hash__:
@@ -103,11 +134,12 @@ def _sequence_key(leaf: Any, object_key: _ObjectKey) -> Hashable:
 
 
 def _dict_key(leaf: Any, object_key: _ObjectKey) -> Hashable:
-    return ("dict", _unordered(zip(_keys(leaf, object_key), _keys(leaf.values(), object_key), strict=True)))
+    pairs = zip(_keys(leaf, object_key), _keys(leaf.values(), object_key), strict=True)
+    return ("dict", _unordered(pairs, object_key))
 
 
 def _set_key(leaf: Any, object_key: _ObjectKey) -> Hashable:
-    return ("set", _unordered(_keys(leaf, object_key)))
+    return ("set", _unordered(_keys(leaf, object_key), object_key))
 
 
 def _strings_key(leaf: Any, object_key: _ObjectKey) -> Hashable:
@@ -140,13 +172,18 @@ def _keys(items: Iterable[Any], object_key: _ObjectKey) -> tuple[Hashable, ...]:
     return tuple(_leaf_key(item, object_key) for item in items)
 
 
-def _unordered(keys: Iterable[Hashable]) -> tuple[Hashable, ...]:
+def _unordered(keys: Iterable[Hashable], object_key: _ObjectKey) -> Hashable:
+    if object_key is _itself:  # equal objects may have other reprs, such as their addresses
+        return frozenset(Counter(keys).items())
     return tuple(sorted(keys, key=repr))
 
 
 def _array_key(array: npt.NDArray[Any], object_key: _ObjectKey) -> Hashable:
     if array.dtype == object:
         return ("objects", array.shape, _keys(array.ravel().tolist(), object_key))
+    if array.dtype.hasobject or array.dtype.names:
+        # In memory there are pointers, and gaps between fields.
+        return (str(array.dtype), array.shape, _keys(array.ravel().tolist(), object_key))
     if array.ndim == 0 and array.dtype.kind in "iub":
         return (array.dtype.str, array.item())
     if array.dtype.kind in "fc":

@@ -47,9 +47,7 @@ class EnumerateStage(Stage):
         else:
             places = self._track.next_numbers(len(block))
             block.advance = self._track.counted(block.advance, places)
-        numbers = ArrayColumn(self._start + places)
-        made = Block(TupleOf((LEAF, block.structure)), (numbers, *block.columns), block.origin, block.advance)
-        return made.as_objects() if block.has_nests else made
+        return _numbered(ArrayColumn(self._start + places), block)
 
 
 class EnumeratePickedStage(Stage):
@@ -75,7 +73,12 @@ class EnumeratePickedStage(Stage):
         if self._places.numbers is None:
             raise StateError("the state is damaged: elements of the buffer have no numbers", stage=self.label)
         numbers = ArrayColumn(self._start + self._places.numbers[self._places.find(block.origin)])
-        return Block(TupleOf((LEAF, block.structure)), (numbers, *block.columns), block.origin, block.advance)
+        return _numbered(numbers, block)
+
+
+def _numbered(numbers: ArrayColumn, block: Block) -> Block:
+    made = Block(TupleOf((LEAF, block.structure)), (numbers, *block.columns), block.origin, block.advance)
+    return made.as_objects() if block.has_nests else made
 
 
 class ShardStage(Stage):

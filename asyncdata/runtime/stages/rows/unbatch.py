@@ -177,6 +177,10 @@ def _length(column: Column) -> int:
         if isinstance(value, BytesArray):
             return len(value)
         refuse_mapping(value)
+        if isinstance(value, np.ma.MaskedArray):
+            raise UnbatchableError(
+                "a masked array cannot be taken apart into rows: its mask would be lost; fill it in map()"
+            )
         try:
             shape = np.shape(value) if not isinstance(value, bytes | str) else ()
         except ValueError as error:
@@ -215,7 +219,7 @@ def _column_apart(column: Column) -> Column:
 
 
 def _array(array: Any, items: Any = None) -> Column:
-    if array.dtype.kind in "OUSV":
+    if array.dtype.kind in "OUSTV":
         return ObjectColumn(list(array if items is None else items))
     return ArrayColumn(array)
 

@@ -20,7 +20,7 @@ from asyncdata.memory.block import Block
 from asyncdata.memory.columns import ArrayColumn
 from asyncdata.memory.structure import LEAF
 from asyncdata.runtime.stage import Stage, StageContext
-from asyncdata.runtime.stages.rows.element_key import digest, element_key, stable_key
+from asyncdata.runtime.stages.rows.element_key import digest, earlier_stable_key, element_key, stable_key
 from asyncdata.runtime.state.marker import FirstMark
 from asyncdata.runtime.state.tracks import KEY_BYTES, Track
 from asyncdata.workers.failure import annotate
@@ -47,6 +47,7 @@ class UniqueStage(Stage):
         self._upstream = upstream
         self._track = track
         self._seen: set[Hashable] = set() if track is None else {key.tobytes() for key in track.saved.keys}
+        self._resumed = bool(self._seen)
         self._passed = 0 if track is None else track.saved.delivered
         self._budget = context.budget
         self._account = context.kept
@@ -78,6 +79,8 @@ class UniqueStage(Stage):
             self.context.sources.locate(self._error, self.label, block.origin[len(keys)])
         if self._track is not None:
             keys = list(map(_digest, keys))
+            if self._resumed and (block.structure is not LEAF or block.has_nests):
+                keys = self._as_kept(block, keys)
         elif block.structure is not LEAF:
             self._each = max(self._each, _NEST_BYTES + _KEY_BYTES * len(block.columns))
         await self._charge(len(self._seen) + len(set(keys).difference(self._seen)))
@@ -99,6 +102,11 @@ class UniqueStage(Stage):
             block.advance = self._track.counted(block.advance, numbers)
             self._passed += len(kept)
         return block
+
+    def _as_kept(self, block: Block, keys: list[Hashable]) -> list[Hashable]:
+        """The keys, or those of an earlier release, where its state has these."""
+        earlier = map(_digest, _keys(block, earlier_stable_key)[0])
+        return [old if old in self._seen else key for old, key in zip(earlier, keys, strict=True)]
 
     async def _charge(self, count: int) -> None:
         """Charges so many keys; notes the error if there is no memory for them."""
@@ -137,7 +145,8 @@ def _keys(block: Block, key: Callable[[Any], Hashable]) -> tuple[list[Hashable],
     if block.structure is LEAF and block.columns and isinstance(block.columns[0], ArrayColumn):
         array = block.columns[0].array
         if array.ndim == 1 and array.dtype.kind in "iub":
-            return [(array.dtype.str, value) for value in array.tolist()], None
+            name = array.dtype.newbyteorder("=").str  # that of the numbers, which are the elements
+            return [(name, value) for value in array.tolist()], None
     keys: list[Hashable] = []
     try:
         keys.extend(map(key, block.elements()))

@@ -24,6 +24,7 @@ from asyncdata.memory.block import Block
 from asyncdata.memory.bytesarray import BytesArray
 from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColumn
 from asyncdata.memory.own import own, settled
+from asyncdata.memory.returned import returned
 from asyncdata.memory.structure import LEAF, Structure, flatten, leaf_names, unflatten
 from asyncdata.runtime.stage import Stage, StageContext
 from asyncdata.runtime.stages.sources.arrays import columns_of
@@ -154,6 +155,8 @@ def _kind(item: Any) -> Any:
         return bytes if isinstance(item, bytes) else str
     if isinstance(item, Mapping | np.ma.MaskedArray):  # NumPy would read its keys, or drop the mask
         return np.dtype(object), ()
+    if type(item) is list and type(item := returned(item)) is list:  # NumPy would convert what is in it
+        return np.dtype(object), ()
     try:
         array = np.asarray(item)
     except ValueError:  # lists of different lengths
@@ -167,7 +170,7 @@ def _stacked(items: list[Any], kind: Any) -> Any:
     dtype, shape = kind
     stacked = np.empty((len(items), *shape), dtype)
     for row, item in enumerate(items):
-        stacked[row] = item
+        stacked[row] = own(item) if dtype.kind == "O" else item
     return stacked
 
 
@@ -181,4 +184,6 @@ def _column_of(leaf: Any, name: str, rows: int) -> Column:
         )
     if isinstance(leaf, BytesArray):
         return ObjectColumn(leaf.tolist())
-    return ObjectColumn(list(leaf)) if leaf.dtype.kind in "OSU" else ArrayColumn(leaf)
+    if isinstance(leaf, np.ma.MaskedArray) or leaf.dtype.kind in "OSUT":
+        return ObjectColumn(list(leaf))
+    return ArrayColumn(leaf)

@@ -36,8 +36,10 @@ def test_any_blocking_gives_the_same(kind: Kinds) -> None:
         [np.arange(n % 3) for n in range(6)],
         [(1, 2), {"a": 1}, 3, (4, 5), [1, 2]],
         [{1}, None, [[1], [2, 3]]],
+        [["a", 1], ["b", 2], [b"a\0", b"b"], [["c\0"]], [2**63, -1], [2**53 + 1, 0.5], [None, 1], [], []],
+        [[1, 2], [3, 4], [True, False], [0.5, 1]],
     ],
-    ids=["byte order", "numbers", "strings", "shapes", "nests", "objects"],
+    ids=["byte order", "numbers", "strings", "shapes", "nests", "objects", "lists", "lists of numbers"],
 )
 def test_only_what_is_alike_arrives_together(items: list[Any]) -> None:
     """NumPy would convert what came together, and how much that is depends on time."""
@@ -45,6 +47,32 @@ def test_only_what_is_alike_arrives_together(items: list[Any]) -> None:
     same = ds.map(lambda *parts: parts[0] if len(parts) == 1 else parts)
     together = ds.map(lambda *parts: parts[0] if len(parts) == 1 else parts, vectorized=True)
     assert list(map(repr, together)) == list(map(repr, same))
+
+
+def test_lists_are_the_functions_own() -> None:
+    """It may write to them, and they are the same in the next epoch."""
+    ds = ad.Dataset.from_tensors(["a", 1]).cache().repeat(2)
+
+    def function(lists: Any) -> Any:
+        for each in lists:
+            each.append("more")
+        return lists
+
+    assert list(ds.map(function, vectorized=True)) == [["a", 1, "more"]] * 2
+
+
+def test_masks_of_results_stay() -> None:
+    """Rows of a masked array are masked arrays, or the number; none is put into a batch without its mask."""
+    ds = ad.Dataset.range(4).map(
+        lambda x: np.ma.masked_array(np.stack([x, x], 1), [[False, True]] * len(x)), vectorized=True
+    )
+    assert [row.tolist() for row in ds] == [[number, None] for number in range(4)]
+    flat = ad.Dataset.range(4).map(lambda x: np.ma.masked_greater(x, 2), vectorized=True)
+    assert [row is np.ma.masked for row in flat] == [False] * 3 + [True]
+    assert [batch.tolist() for batch in flat.take(3).batch(3)] == [[0, 1, 2]]
+    for each in (ds, flat):
+        with pytest.raises(ad.UnbatchableError, match="mask would be lost"):
+            list(each.batch(4))
 
 
 def test_leaves_arrive_as_arrays_of_rows_and_leave_as_elements() -> None:
