@@ -20,6 +20,7 @@ _ELEMENTS: Final = frozenset(
     (bytes, str, int, float, bool, type(None), np.ndarray, np.bool_, np.int64, np.int32, np.uint8, np.float32)
 )
 """Types that need no further look."""
+_NESTS: Final = frozenset((dict, tuple, list))
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
@@ -100,7 +101,7 @@ def as_element(value: Any) -> Any:
     kind = type(value)
     if kind in _ELEMENTS:
         return value
-    if kind is dict or kind is tuple or kind is list:
+    if kind in _NESTS:
         for part in value if kind is not dict else value.values():
             if type(part) not in _ELEMENTS:
                 as_element(part)
@@ -124,7 +125,7 @@ def no_coroutine(value: Any) -> Any:
     Raises:
         TypeError: It is one.
     """
-    if isinstance(value, Awaitable):
+    if type(value) not in _NESTS and type(value) not in _ELEMENTS and isinstance(value, Awaitable):
         if type(value) is CoroutineType:
             value.close()
         raise TypeError(

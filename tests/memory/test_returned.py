@@ -27,6 +27,7 @@ class Text(str):
 STAYS: list[Any] = [b"b", "t", None, {1}, Level.HIGH, Text("t"), 2**70, [], [[]], [[1], [2, 3]], [b"b"], ["t", 1]]
 STAYS += [[1, None], [object()], [2**63, -1], [1.5, 2**60], range(3), np.float32(1), np.arange(3), np.array("t")]
 STAYS += [np.array([b"b", None], object), np.empty((0, 2), object)]
+STAYS += [[np.ma.masked_array([1, 2], mask=[True, False])] * 2]
 STAYS += [np.ma.masked_array([1, 2], mask=[True, False]), np.array([(1, 2)], [("a", "i4"), ("b", "i4")])]
 
 BECOMES: list[tuple[Any, Any]] = [

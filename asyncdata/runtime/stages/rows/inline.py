@@ -14,7 +14,7 @@ from asyncdata.memory.advance import NO_ORIGINS, Advance, Rows
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn
 from asyncdata.memory.own import settled
-from asyncdata.memory.returned import returned_nest
+from asyncdata.memory.returned import returned, returned_nest
 from asyncdata.memory.structure import element_bytes
 from asyncdata.runtime.memory.activity import Outside
 from asyncdata.runtime.meter import Timed
@@ -304,4 +304,6 @@ def column_of_results(items: list[Any]) -> Column:
         except OverflowError:
             pass
     # Where elements are not alike, each may be a nest.
+    if kinds == {np.ndarray}:
+        return ObjectColumn([returned(item) if not item.ndim or item.dtype.hasobject else item for item in items])
     return ObjectColumn(items if kinds <= _SETTLED else [returned_nest(item) for item in items])
