@@ -183,9 +183,18 @@ def _write_files(url: str, data: bytes, beside: Mapping[str, bytes]) -> None:
     """The listings first: there is no state without its listings."""
     for place, body in [*beside.items(), (url, data)]:
         path = Path(path_of(place))
-        if place == url or not path.is_file() or path.stat().st_size != len(body):
+        if place == url or _size_of(path) != len(body):
             with replacing(path, "the state", "state.save") as file:
                 file.write(body)
+
+
+def _size_of(path: Path) -> int:
+    """Bytes of a file; negative where none can be seen, and whoever writes it finds out why."""
+    try:
+        found = path.stat()
+    except OSError:
+        return -1
+    return found.st_size if stat.S_ISREG(found.st_mode) else -1
 
 
 def _open_at_once(path: str, flags: int) -> int:

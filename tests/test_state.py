@@ -161,6 +161,19 @@ def test_a_file_that_is_too_large(tmp_path: Path) -> None:
         ad.state.save(tmp_path / "no-such" / "state", state_of(1))
 
 
+def test_a_list_of_files_that_has_no_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nobody can know whether it is there already, whoever writes it says so."""
+    monkeypatch.setattr("asyncdata.state._INSIDE", 0)
+    (tmp_path / "a.txt").write_bytes(b"text")
+    with ad.Dataset.list_files(f"{tmp_path}/*.txt", seed=1).iterator() as it:
+        next(it)
+        state = it.state_dict()
+    with pytest.raises(ad.SystemResourceError, match=r"the state cannot be written.*listing-"):
+        ad.state.save(tmp_path / ("x" * 300) / "state", state)
+    ad.state.save(tmp_path / "state", state)
+    assert ad.state.load(tmp_path / "state") == state
+
+
 @pytest.mark.parametrize("wrong", [{}, {"weights": 1}, [1], None, {"asyncdata_state": 99}])
 def test_what_cannot_be_saved(wrong: Any, tmp_path: Path) -> None:
     """A dictionary of the trainer's is found out now, not after the crash; the file stays as it was."""

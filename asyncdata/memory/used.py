@@ -85,7 +85,8 @@ class Used:
     def adding(self, pairs: _Ints) -> Used:
         """That of rows each of which also uses up one of these, in front of its own last one."""
         ends = self._all_ends()
-        return Used(np.insert(self.pairs, np.maximum(ends - 1, 0), pairs, axis=0), ends + np.arange(1, len(ends) + 1))
+        at = np.where(np.diff(ends, prepend=0) > 0, ends - 1, ends)  # a row that used up nothing has no last one
+        return Used(np.insert(self.pairs, at, pairs, axis=0), ends + np.arange(1, len(ends) + 1))
 
     def group(self, stops: Sequence[int]) -> Used:
         """That of outputs each of which is made of the rows up to one of these."""

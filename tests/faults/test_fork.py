@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.faults.programs import run
@@ -128,6 +130,29 @@ assert sum(len(batch) for batch in it) == 72
 """
     )
     assert (code, out, err) == (0, "closed\n", "")
+
+
+@pytest.mark.parametrize("end", ["it.close()", "del globals()['it']; gc.collect()", "pass"])
+def test_an_order_log_stays_locked(end: str, tmp_path: Path) -> None:
+    """Whether the child closes the iterator, lets it go or ends: the parent still writes its log alone."""
+    code, out, err = run(
+        _FORK
+        + f"""
+ds = ad.Dataset.range(80).with_options(ad.Options(order_log={str(tmp_path / "log")!r}))
+it = ds.iterator(epoch=0)
+next(it)
+def child():
+    {end}
+in_child(child)
+try:
+    ds.iterator(epoch=0)
+except ad.StateError:
+    say("locked")
+assert len(list(it)) == 79
+ds.iterator(epoch=0).close()
+"""
+    )
+    assert (code, out, err) == (0, "locked\n", "")
 
 
 @pytest.mark.sampled

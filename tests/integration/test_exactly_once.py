@@ -334,6 +334,7 @@ def unordered(count: int = 40) -> ad.Dataset:
         (lambda: unordered().batch(2).flat_map(D.from_tensor_slices), "datasets of elements of batch"),
         (lambda: D.range(3).interleave(lambda _: unordered(), 2).batch(2), "inner dataset"),
         (lambda: unordered().flat_map(lambda x: few_unordered(x).batch(1).unbatch()), "unbatch"),
+        (lambda: unordered().flat_map(lambda x: few_unordered(x).batch(1).unbatch()).flat_map(few), "unbatch"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -125,6 +125,22 @@ def test_a_cache_that_another_run_filled_is_not_read() -> None:
         assert plain(list(other)) == here
 
 
+def test_a_state_that_is_refused_leaves_the_cache_alone() -> None:
+    """It is filled as if nobody had tried."""
+
+    def make(seed: int) -> ad.Dataset:
+        return D.range(20).shuffle(20).cache().with_options(ad.Options(seed=seed))
+
+    with ad.Runtime(ad.Options(num_workers=0)):
+        other = make(2)
+        list(other.iterator(epoch=0))
+        _, states = taken(other)
+        dataset = make(1)
+        with pytest.raises(ad.StateError, match="seed=1 here, 2 in the state"):
+            dataset.iterator(state=states[1])
+        assert plain(list(dataset.iterator(epoch=0))) == plain(list(make(1).iterator(epoch=0)))
+
+
 def test_a_run_that_was_overtaken_is_resumed_as_itself() -> None:
     """Another run has filled the cache while this one made its own elements, in its own order."""
     with ad.Runtime(ad.Options(num_workers=0)):

@@ -71,6 +71,7 @@ STEPS: dict[str, Callable[[ad.Dataset], ad.Dataset]] = {
     "window": lambda ds: ds.shuffle(9, seed=1).window(5, shift=3).flat_map(lambda *_: ad.Dataset.range(2)),
     "windows of leaves": lambda ds: ds.shuffle(9, seed=1).batch(1).unbatch().window(5),
     "groups": lambda ds: ds.shuffle(9, seed=1).group_by_window(lambda *_: 0, lambda _, rows: rows.padded_batch(3), 8),
+    "groups, twice": lambda ds: ds.group_by_window(lambda *_: 0, lambda _, rows: rows.repeat(2), 8).padded_batch(40),
     "repeat": lambda ds: ds.shuffle(50, seed=1, reshuffle_each_iteration=False).repeat(2).prefetch(5),
 }
 OF_ARRAYS: dict[str, Callable[[ad.Dataset], ad.Dataset]] = {

@@ -6,6 +6,7 @@ import json
 import random
 from collections import Counter
 from collections.abc import Callable
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -339,6 +340,19 @@ def test_repetitions_are_divided_one_by_one(taken: list[int | None]) -> None:
     found, states = states_of(repeated, taken)
     found += rest_of(repeated, ad.state.split(states, 3))
     assert leaves(found) == Counter({(0, n): 3 for n in range(40)})
+
+
+@pytest.mark.parametrize("taken", range(9))
+def test_repetitions_without_end_have_none(taken: int) -> None:
+    """Also for a reader of whose share nothing is left in those that had begun; a share that is empty ends."""
+
+    def reader(count: int, index: int) -> ad.Dataset:
+        return D.range(4).shard(count, index).repeat().shuffle(8, seed=1)
+
+    _, states = states_of(reader, [taken])
+    for index, state in enumerate(ad.state.split(states, 5)):
+        with reader(5, index).iterator(state=state) as it:
+            assert len(list(islice(it, 20))) == (20 if index < 4 else 0)
 
 
 def test_readers_in_different_repetitions_are_refused() -> None:

@@ -167,6 +167,17 @@ def test_rows_side_by_side_use_up_what_all_of_them_use_up(sizes: list[int], trac
     assert [numbers for numbers, _, _ in read(found)[:-1]] == expected
 
 
+@given(models())
+def test_what_is_added_goes_in_front_of_the_last_one_of_its_row(model: Model) -> None:
+    """A row that used up nothing uses up what is added alone; the tail stays."""
+    *rows, tail = model
+    added = np.column_stack((np.zeros(len(rows), np.int64), -1 - np.arange(len(rows))))
+    expected = [
+        ([*numbers[:-1], -1 - row, *numbers[-1:]], marks, is_row) for row, (numbers, marks, is_row) in enumerate(rows)
+    ]
+    assert read(build(model).using(added)) == [*expected, tail]
+
+
 def test_marks_can_be_replaced() -> None:
     """Another stage's marks take the place of those from upstream; everything else stays."""
     advance = build([([1], ["old"], True), ([2], [], False)])

@@ -37,7 +37,7 @@ from asyncdata.runtime.consumer.positions import Positions
 from asyncdata.runtime.consumer.readings import Readings
 from asyncdata.runtime.life.running import Running, prepare
 from asyncdata.runtime.state.document import PlanLines, SavedState, from_document, to_document
-from asyncdata.runtime.state.filling import brought_back, memory_cells
+from asyncdata.runtime.state.filling import memory_cells
 from asyncdata.runtime.state.news import NOTHING, News
 from asyncdata.runtime.state.order_log import OrderLogWriter
 from asyncdata.runtime.state.tracks import UNTOUCHED, Saved, SavedTrack
@@ -79,10 +79,9 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
     def _begin(self, epoch: int, saved: SavedState | None, position: int = 0) -> None:
         """Starts a pipeline, at the beginning of an epoch, at a state, or where a run that is repeated began."""
         self._pid = os.getpid()  # of the pipeline: a forked child may load a state, and has one of its own then
-        plan = self._plan if saved is None else brought_back(self._plan, saved.caches)
-        self._cells = memory_cells(plan)
+        running = prepare(self._plan, epoch, saved, position)
+        self._cells = memory_cells(running.cargo.plan)
         self._filled_before = tuple(cell.filling for cell in self._cells)
-        running = prepare(plan, epoch, saved, position)
         saved, self._until = running.saved, running.until
         self.epoch = epoch if saved is None else saved.epoch
         if saved is not None:

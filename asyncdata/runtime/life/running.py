@@ -25,6 +25,7 @@ from asyncdata.runtime.life.runtime import Runtime, active_runtime
 from asyncdata.runtime.life.threads import in_thread
 from asyncdata.runtime.settings import behind_plans, settings_of
 from asyncdata.runtime.state.document import SavedState, from_document
+from asyncdata.runtime.state.filling import brought_back
 from asyncdata.runtime.state.order_log import RecordedRun, check_same_plan, find_run
 from asyncdata.workers.channel import open_nameless_file
 
@@ -273,6 +274,9 @@ def prepare(plan: Node, epoch: int, saved: SavedState | None = None, position: i
     else:
         seed = secrets.randbits(63) if options.seed is None else options.seed
     runtime = shared or Runtime(options, pipelines=1)
+    if saved is not None:
+        # Not before the state is accepted: a cache in memory would keep the run that a refused one names.
+        plan = brought_back(plan, saved.caches)
     runtime.idle_options.warn(idle)
     kind = RunningIsolated if runtime.options.isolate else RunningHere
     profile = active_profile()

@@ -79,8 +79,8 @@ def _interleave(node: transformations.Interleave, scope: Scope, context: StageCo
         inner = made_inside(function, element, origin, scope)
         path = (*scope.element, int(origin[0]), int(origin[1]))
         shards = scope.shards * node.cycle_length
-        # The last row that an element uses up is the one it is made of.
-        within = None if scope.within is None else Owner(int(used[-1, 0]), int(used[-1, 1]))
+        # The last row that an element uses up is the one it is made of; none where no state can be taken.
+        within = None if scope.within is None or not len(used) else Owner(int(used[-1, 0]), int(used[-1, 1]))
         changes: dict[str, Any] = {"shards": shards, "any_order": any_order, "state": state, "within": within}
         if again := int(origin[SUB_INDEX]):
             # The sub-index sets these datasets apart; the files inside stay the same ones.

@@ -255,7 +255,10 @@ class Budget:
 
     def take_now(self, account: Account, nbytes: int) -> Slab | None:
         """A slab if the bytes are free at this moment, else None."""
-        ticket = self.ledger.ask(account, self.charge(nbytes))
+        charge = self.charge(nbytes)
+        if charge > self.most(account):
+            return None
+        ticket = self.ledger.ask(account, charge)
         if ticket.state is TicketState.QUEUED:
             self.ledger.give(ticket)
             self._act()

@@ -104,19 +104,28 @@ def move_rows(column: RefColumn, chosen: Rows, sizes: Rows, at: int) -> int:
     ends = np.cumsum(sizes) + at
     old = column.rows[chosen, 0]
     new = ends - sizes
-    kinds = np.unique(sizes)
+    lengths = np.minimum(_lengths(column, chosen), sizes)
+    kinds = np.unique(lengths)
     if len(chosen) < _MANY_ALIKE * len(kinds) or kinds[-1] > _SMALL_BYTES:
-        for source, target, size in zip(old.tolist(), new.tolist(), sizes.tolist(), strict=True):
-            arena[target : target + size] = arena[source : source + size]
+        for source, target, length in zip(old.tolist(), new.tolist(), lengths.tolist(), strict=True):
+            arena[target : target + length] = arena[source : source + length]
     else:
-        for size in kinds.tolist():
-            alike = sizes == size
-            places: npt.NDArray[np.void] = np.ndarray(len(arena) - size + 1, f"V{size}", arena, strides=1)
+        for length in kinds[kinds > 0].tolist():
+            alike = lengths == length
+            places: npt.NDArray[np.void] = np.ndarray(len(arena) - length + 1, f"V{length}", arena, strides=1)
             places[new[alike]] = places[old[alike]]
     column.rows[chosen, 0] = new
     slabs.hold_rows(new)
     slabs.drop_rows(old)
     return int(ends[-1])
+
+
+def _lengths(column: RefColumn, chosen: Rows) -> Rows:
+    """Bytes to copy of some rows: behind the last one the arena may end."""
+    leaf = column.leaf
+    is_unchecked = [column.leaf_at(row).unchecked for row in chosen.tolist()] if leaf is None else leaf.unchecked
+    lengths: Rows = column.rows[chosen, 1] + CHECKSUM_BYTES * np.asarray(is_unchecked)
+    return lengths
 
 
 def spaces(column: RefColumn) -> Rows:

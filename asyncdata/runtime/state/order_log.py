@@ -101,7 +101,7 @@ class OrderLogWriter:
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise refused("the order log cannot be written", error, url=path) from error
-        self.close = weakref.finalize(self, _release, self._file)
+        self.close = weakref.finalize(self, _release, self._file, os.getpid())
         try:
             self._lock()
             end = self._end_of(state)
@@ -164,10 +164,12 @@ class OrderLogWriter:
             data = data[os.write(self._file, data) :]
 
 
-def _release(file: int) -> None:
-    # A process that is just being started may have the descriptor for a moment longer.
-    with contextlib.suppress(OSError):
-        fcntl.flock(file, fcntl.LOCK_UN)
+def _release(file: int, pid: int) -> None:
+    # A process that is just being started may have the descriptor for a moment longer. The lock is one for all
+    # processes that have it: a forked child that gives up its copy must not unlock what the parent writes.
+    if os.getpid() == pid:
+        with contextlib.suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_UN)
     os.close(file)
 
 

@@ -14,7 +14,8 @@ Steps that count have a track, too: each of their rows uses up a number of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -257,15 +258,24 @@ class Track:
         saved: What was delivered before.
         is_restored: Whether a state had it.
         left: Elements that lie in files and are to be read first.
+        begun: Positions of which the state had tracks, too.
     """
 
     def __init__(
-        self, number: int, saved: SavedTrack, events: list[Event], *, is_restored: bool, left: Places | None = None
+        self,
+        number: int,
+        saved: SavedTrack,
+        events: list[Event],
+        *,
+        is_restored: bool,
+        left: Places | None = None,
+        begun: Collection[int] = (),
     ) -> None:
         self.number = number
         self.saved = saved
         self.is_restored = is_restored
         self.left = left
+        self.begun = begun
         self._ended = False
         self._events = events
         self._free = _free_numbers(saved)
@@ -346,6 +356,9 @@ class Tracks:
         self.in_order = in_order
         self._bound = False
         self._saved = {(track.owner, track.step): track for track in saved}
+        self._begun: defaultdict[int, set[int]] = defaultdict(set)
+        for track in saved:
+            self._begun[track.owner.track].add(track.owner.position)
         self._left = {track.number: places for track in saved if (places := track.to_read) is not None}
         self._count = 1 + max((track.number for track in saved), default=-1)
         self._events: list[Event] = []
@@ -354,7 +367,8 @@ class Tracks:
         """The track of an input, or of a step that counts."""
         known = self._saved.get((owner, step))
         if known is not None:
-            return Track(known.number, known, self._events, is_restored=True, left=self._left.get(known.number))
+            left, begun = self._left.get(known.number), self._begun.get(known.number, ())
+            return Track(known.number, known, self._events, is_restored=True, left=left, begun=begun)
         number = self._count
         self._count += 1
         self._events.append(Begun(number, owner, step))

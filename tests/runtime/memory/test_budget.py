@@ -110,6 +110,19 @@ async def test_what_is_owed_is_repaid_first(arena: Arena) -> None:
     assert budget.ledger.used == 0
 
 
+async def test_what_can_never_be_free_is_not_free_now(arena: Arena) -> None:
+    """Beside the reserves of others: whoever can do without a slab gets none, and leaves nothing queued."""
+    budget = Budget(arena, LIMIT)
+    budget.open("source", rank=2, kind=Kind.SOURCE, reserved_bytes=LIMIT - GRANULE)
+    buffer = budget.open("buffer", rank=1, kind=Kind.ASSEMBLER)
+    assert budget.take_now(buffer, 2 * GRANULE) is None
+    slab = budget.take_now(buffer, GRANULE)
+    assert slab is not None
+    assert budget.take_now(buffer, GRANULE) is None
+    budget.slabs.drop(slab)
+    assert budget.ledger.used == 0
+
+
 async def test_a_new_consumer_is_charged_with_what_consumers_keep_and_with_nothing_else(arena: Arena) -> None:
     """Slabs that were lent are the next consumer's; reads that are still being stopped stay their own."""
     budget = Budget(arena, LIMIT)

@@ -321,6 +321,29 @@ async def test_rows_are_the_same_however_they_are_copied(bench: Bench, sizes: tu
     bench.put_back(new)
 
 
+@pytest.mark.parametrize("count", [3, 40])
+@pytest.mark.parametrize("is_mixed", [True, False])
+async def test_rows_at_the_end_of_the_arena_are_copied(count: int, is_mixed: bool) -> None:
+    """Rows of a batch begin anywhere in it, and behind the last one there may be no memory."""
+    arena = Arena(2 * GRANULE)
+    budget = Budget(arena, 2 * GRANULE)
+    account = budget.open("buffer", rank=1, kind=Kind.ASSEMBLER)
+    new, old = sorted([await budget.take(account, GRANULE) for _ in range(2)], key=lambda slab: slab.offset)
+    begin = old.offset + old.nbytes - 10 * count
+    arena.array[begin:] = np.arange(10 * count) % 251
+    rows = np.array([[begin + 10 * row, 10] for row in range(count)], np.int64)
+    column = RefColumn(budget.slabs, rows, Leaf("array", "|u1", (10,)))
+    column = column.with_leaves() if is_mixed else column
+    column.hold()
+    before = [column.element(row).tolist() for row in range(count)]
+    move_rows(column, np.arange(count), spaces(column), new.offset)
+    assert [column.element(row).tolist() for row in range(count)] == before
+    column.release()
+    budget.slabs.drop_each([new, old])
+    assert budget.ledger.used == 0
+    arena.close()
+
+
 async def test_tables_begin_on_a_boundary_wherever_they_are_moved(bench: Bench) -> None:
     """Also together with strings that take just their length, in whatever order a stage names its columns."""
     buffer, slabs = bench.buffers[0], bench.budget.slabs

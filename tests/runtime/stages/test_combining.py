@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from asyncdata.memory.advance import State
 from asyncdata.memory.columns import ArrayColumn
 from asyncdata.memory.structure import DictOf, TupleOf
 from asyncdata.runtime.stage import Stage
@@ -33,6 +34,7 @@ from tests.runtime.stages.laws import (
     script,
     whole,
 )
+from tests.runtime.stages.order.test_repeat import Watched
 from tests.runtime.stages.test_laws import KINDS, failing, number
 from tests.samples import SOAK, samples
 
@@ -395,6 +397,31 @@ def test_counters_wrap_around_and_random_numbers_are_uniform() -> None:
     assert drawn.min() >= 0
     assert drawn.max() < 2**32
     assert abs(drawn.mean() - 2**31) < 5 * 2**32 / np.sqrt(12 * 20_000)
+
+
+async def test_an_input_that_had_ended_before_a_state_is_closed_and_not_prepared() -> None:
+    """What it reserves is free for the others, which alone say whether the stage drains."""
+    bench = Bench()
+    events: list[Any] = []
+    stages = [Watched(numbers(bench, 0, count), events, count) for count in (2, 9)]
+    stage = SampleStage(
+        bench.context("choose"),
+        items(bench, [0, 1, 1]),
+        stages,
+        stop_on_empty=False,
+        ended=lambda number: events.append(("ended", number)),
+    )
+    stage.restore({"inputs": [None, State(None, 0), State(None, 0)]})
+    stage.prepare()
+    block = await stage.pull(10)
+    assert block is not None
+    assert block.elements() == [0, 1]
+    seen = [event[:2] for event in events]
+    assert ("prepare", 2) not in seen
+    assert ("pull", 2) not in seen
+    assert seen[:4] == [("prepare", 9), ("prepare", 9), ("close", 2), ("ended", 0)]
+    assert stage.draining is stages[1].draining
+    await bench.put_back(stage)
 
 
 def test_array_columns_stay_array_columns() -> None:

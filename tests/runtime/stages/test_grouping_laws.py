@@ -13,6 +13,11 @@ from asyncdata.errors import MemoryLimitError
 from asyncdata.memory.accounts import Kind
 from asyncdata.memory.advance import Rows
 from asyncdata.memory.block import Block
+from asyncdata.memory.columns import RefColumn
+from asyncdata.memory.leaf import BYTES
+from asyncdata.memory.structure import LEAF
+from asyncdata.memory.wire import ALIGN
+from asyncdata.runtime.memory.evacuate import move_rows, spaces
 from asyncdata.runtime.stage import Stage
 from asyncdata.runtime.stages.group.batch import BatchStage
 from asyncdata.runtime.stages.group.group_by_window import GroupByWindowStage
@@ -274,6 +279,27 @@ COLLECTING: dict[str, Callable[[Bench, Kinds], Stage]] = {
     "window overlapping": lambda bench, kind: _window(bench, kind, 4, 1),
     "group": _grouped,
 }
+
+
+async def test_rows_of_a_group_that_are_read_twice_move_one_by_one() -> None:
+    """Memory: each reader's rows say by themselves where they lie, and hold the slab by themselves."""
+    bench = Bench()
+    slabs = bench.budget.slabs
+    slab = await bench.budget.take(bench.rows, 2 * ALIGN)
+    slabs.arena.view[slab.offset : slab.offset + 2 * ALIGN] = b"a" * ALIGN + b"b" * ALIGN
+    group = RefColumn(slabs, np.array([[slab.offset, ALIGN], [slab.offset + ALIGN, ALIGN]]), BYTES)
+    contents = Materialized(LEAF, (group,), np.zeros((2, 2), np.int64), attached=True)
+    first, second = (contents.read(0, 2, slabs) for _ in range(2))
+    target = await bench.budget.take(bench.rows, 2 * ALIGN)
+    column = first.columns[0]
+    assert isinstance(column, RefColumn)
+    move_rows(column, np.arange(2), spaces(column), target.offset)
+    assert [block.element(1) for block in (first, second)] == [b"b" * ALIGN] * 2
+    assert slabs.holds(slab) == slabs.holds(target) == 3
+    for block in (first, second):
+        block.release()
+    slabs.drop_each([slab, target])
+    await bench.put_back(None)
 
 
 @pytest.mark.parametrize("name", COLLECTING)

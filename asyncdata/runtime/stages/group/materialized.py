@@ -79,8 +79,10 @@ class Materialized:
         columns: list[Column] = []
         for column in part.columns:
             if isinstance(column, RefColumn) and column.slabs is slabs:
-                column.hold()
-                columns.append(column)
+                # Whoever moves rows writes where they are now: what is read twice may not share that.
+                owned = column.owned()
+                owned.hold()
+                columns.append(owned)
             else:
                 columns.append(private(column))
         return Block(part.structure, tuple(columns), part.origin, part.advance)

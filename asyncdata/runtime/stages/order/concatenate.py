@@ -53,8 +53,7 @@ class ConcatenateStage(Stage):
         self._number = first if track is None else max(first, track.saved.at)
         self._current: Stage | None = make(self._number) if count is None or self._number < count else None
         self._next: Stage | None = None
-        # An input of a state is not empty, whether or not anything of it is left.
-        self._rows = 1 if track is not None and track.is_restored else 0
+        self._rows = self._given_before()
         self._in_order = True
         self._marker = Marker(follows=True)
 
@@ -77,6 +76,10 @@ class ConcatenateStage(Stage):
         """Prepares the first input."""
         if self._current is not None:
             self._current.prepare()
+
+    def _given_before(self) -> int:
+        """Not none where a state had begun the input: it is not empty, whether or not anything of it is left."""
+        return int(self._track is not None and self._number in self._track.begun)
 
     def _following(self) -> int:
         number = self._number + 1
@@ -152,7 +155,7 @@ class ConcatenateStage(Stage):
             return
         self._number = self._following()
         self._current, self._next = self._make(self._number) if self._next is None else self._next, None
-        self._rows = 0
+        self._rows = self._given_before()
         self._marker.next_input()
 
     async def aclose(self) -> None:

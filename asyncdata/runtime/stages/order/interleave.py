@@ -418,7 +418,7 @@ class InterleaveStage(Stage):
         assert slot is not None
         await slot.stage.aclose()
         self._tail = Advance.concat([self._tail, slot.left_over()])
-        if self._tracks is not None:
+        if self._tracks is not None and len(slot.used):
             self._tracks.close(slot.used)
         self._slots[index] = None
 

@@ -160,6 +160,9 @@ class SampleStage(Stage):
         if not self._begun:
             self._begun = True
             self.prepare()
+            for number, source in enumerate(self._inputs):
+                if source.ended:  # before the state
+                    await self._close(number)
         while not self._ended:
             if not await self._next_choices(limit):
                 break
@@ -175,15 +178,26 @@ class SampleStage(Stage):
             if await source.more(BLOCK_ROWS, self._pause):
                 continue
             # A choice has met the end of an input.
-            source.release()
-            await source.stage.aclose()
-            if self._told is not None:
-                self._told(number)
+            await self._close(number)
             if self._stop_on_empty or all(one.ended for one in self._inputs):
                 self._pass_over(1)
                 break
         self._finish()
         return None
+
+    def prepare(self) -> None:
+        """Prepares all inputs but those that had ended before a state."""
+        for source in (self._selector, *self._inputs):
+            if not source.ended:
+                source.stage.prepare()
+
+    async def _close(self, number: int) -> None:
+        """Closes an input that has ended."""
+        source = self._inputs[number]
+        source.release()
+        await source.stage.aclose()
+        if self._told is not None:
+            self._told(number)
 
     async def _next_choices(self, limit: int) -> bool:
         """Makes sure that there are choices; False when there are no more."""
@@ -265,7 +279,7 @@ class SampleStage(Stage):
     @property
     def draining(self) -> bool:
         """When every input drains."""
-        return self._ended or all(source.stage.draining for source in self._inputs)
+        return self._ended or all(source.ended or source.stage.draining for source in self._inputs)
 
     async def aclose(self) -> None:
         self._finish()
