@@ -36,6 +36,8 @@ from asyncdata.storage.statuses import status_error
 from asyncdata.types import ObjectInfo
 
 MAX_THREADS: Final = 16
+_ONE_AT_A_TIME: Final = frozenset({"ftp", "libarchive", "sftp", "ssh", "tar", "zip"})
+"""Filesystems whose calls share one connection, one position in a file, or an index that the first call makes."""
 _NO_FILE: Final = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 _LEAST_PACE: Final = 32 << 10
 """Bytes per second: a filesystem tells nothing before all has come, so this alone tells slow from never."""
@@ -104,10 +106,15 @@ def open_reader(spec: ReaderSpec) -> FsspecReader:
     return FsspecReader(
         Filesystems(kind, options),
         asynchronous=asynchronous,
-        max_threads=min(MAX_THREADS, spec.max_connections),
+        max_threads=1 if _is_one_at_a_time(kind) else min(MAX_THREADS, spec.max_connections),
         limits=spec.timeouts,
         verifies=verifies,
     )
+
+
+def _is_one_at_a_time(kind: Any) -> bool:
+    """Whether two calls of such a filesystem at the same time may get each other's bytes."""
+    return not _ONE_AT_A_TIME.isdisjoint((kind.protocol,) if isinstance(kind.protocol, str) else kind.protocol)
 
 
 class Filesystems:

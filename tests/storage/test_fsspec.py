@@ -1,7 +1,12 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import tarfile
+import threading
+import zipfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import ClassVar
 
 import aiohttp
@@ -31,7 +36,7 @@ from tests.storage.given_filesystem import GivenFilesystem
 class Odd(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
     """A filesystem that does what a test tells it to."""
 
-    protocol = "odd"
+    protocol: str | tuple[str, ...] = "odd"
     cachable = False
     size = 10
     version = "1"
@@ -246,5 +251,54 @@ async def test_what_fails_while_a_filesystem_is_made(
         assert caught.value.url == "place://one/a"
         monkeypatch.setattr(places, "refuses", None)
         assert (await reader.stat("place://one/a")).size == 10
+    finally:
+        await reader.aclose()
+
+
+class Connection(Odd):
+    """A filesystem that speaks over one connection."""
+
+    protocol = ("sftp", "ssh")
+
+
+def threads_of_fsspec() -> int:
+    """How many there are now."""
+    return sum(thread.name.startswith("asyncdata-fsspec") for thread in threading.enumerate())
+
+
+async def test_calls_that_share_a_connection_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one thread, whatever the scheme is called; other filesystems have several."""
+    monkeypatch.setattr(fsspec, "get_filesystem_class", {"odd": Odd, "mine": Connection}.__getitem__)
+    for scheme, is_one in ("mine", True), ("odd", False):
+        reader = open_reader(ReaderSpec(scheme=scheme, backend="asyncdata.storage.fsspec"))
+        try:
+            await asyncio.gather(*(reader.stat(f"{scheme}://{n}") for n in range(4)))
+            assert (threads_of_fsspec() == 1) is is_one
+        finally:
+            await reader.aclose()
+
+
+@pytest.mark.parametrize("scheme", ["tar", "zip"])
+async def test_members_of_an_archive_are_read_together(tmp_path: Path, scheme: str) -> None:
+    """Each has its own bytes, whoever else reads from the archive meanwhile."""
+    path, contents = tmp_path / f"archive.{scheme}", [bytes([n]) * (1 << 20) for n in range(8)]
+    with tarfile.open(path, "w") if scheme == "tar" else zipfile.ZipFile(path, "w") as archive:
+        for number, content in enumerate(contents):
+            if isinstance(archive, tarfile.TarFile):
+                member = tarfile.TarInfo(f"{number}")
+                member.size = len(content)
+                archive.addfile(member, io.BytesIO(content))
+            else:
+                archive.writestr(f"{number}", content)
+    reader = open_reader(ReaderSpec(scheme=scheme, backend="asyncdata.storage.fsspec", options={"fo": str(path)}))
+
+    async def read_member(number: int) -> bytes:
+        buffer = bytearray(len(contents[number]))
+        await reader.open_read(f"{scheme}://{number}", memoryview(buffer))
+        return bytes(buffer)
+
+    try:
+        assert await asyncio.gather(*map(read_member, range(8))) == contents
+        assert threads_of_fsspec() == 1
     finally:
         await reader.aclose()
