@@ -41,6 +41,10 @@ _ONE_AT_A_TIME: Final = frozenset({"ftp", "libarchive", "sftp", "ssh", "tar", "z
 _NO_FILE: Final = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 _LEAST_PACE: Final = 32 << 10
 """Bytes per second: a filesystem tells nothing before all has come, so this alone tells slow from never."""
+# Filesystems that take URLs apart as RFC 3986 says cut a path at the first two and drop the others, which here are a
+# wildcard and characters of names. They are shown characters in their places that no name has.
+_HIDE: Final = {ord(character): 0xFDD0 + number for number, character in enumerate("?#\t\r\n")}
+_SHOW: Final = {hidden: character for character, hidden in _HIDE.items()}
 # What filesystems call their version token, the most telling first; a listing may know fewer of them than `info`.
 _VERSION_KEYS: Final = (
     "generation",
@@ -162,8 +166,10 @@ class Filesystems:
 
     def _said_by(self, url: str) -> list[tuple[str, Any]]:
         """The arguments that a URL holds, but for the version in a name: names are used as written."""
-        said: dict[str, Any] = self._kind._get_kwargs_from_urls(url)  # noqa: SLF001 -- fsspec's interface for this
-        return sorted((name, value) for name, value in said.items() if name != "version_aware")
+        kind = self._kind
+        said: dict[str, Any] = kind._get_kwargs_from_urls(url.translate(_HIDE))  # noqa: SLF001 -- fsspec's interface
+        shown = {name: value.translate(_SHOW) if isinstance(value, str) else value for name, value in said.items()}
+        return sorted((name, value) for name, value in shown.items() if name != "version_aware")
 
 
 class FsspecReader:
@@ -345,8 +351,8 @@ def _candidates(pattern: str) -> str:
 
 
 def _path_of(filesystem: Any, url: str) -> str:
-    path: str = filesystem._strip_protocol(url)  # noqa: SLF001 -- fsspec's interface for this
-    return path
+    path: str = filesystem._strip_protocol(url.translate(_HIDE))  # noqa: SLF001 -- fsspec's interface for this
+    return path.translate(_SHOW)
 
 
 def _lead_of(url: str, path: str) -> str:

@@ -12,6 +12,7 @@ from typing import ClassVar
 import aiohttp
 import fsspec
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.spec import AbstractFileSystem
 from fsspec.utils import infer_storage_options
 from multidict import CIMultiDict, CIMultiDictProxy
@@ -253,6 +254,46 @@ async def test_what_fails_while_a_filesystem_is_made(
         assert (await reader.stat("place://one/a")).size == 10
     finally:
         await reader.aclose()
+
+
+class Hosts(MemoryFileSystem):  # type: ignore[misc]  # fsspec has no types
+    """Files in memory, with the URLs of FTP: what follows ``?`` in a URL is no part of a path."""
+
+    protocol = "hosts"
+    cachable = False
+    store: ClassVar[dict[str, object]] = {}
+    pseudo_dirs: ClassVar[list[str]] = [""]
+
+    def __init__(self, host: str, **_: object) -> None:
+        super().__init__()
+        self.host = host
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return "/" + str(infer_storage_options(path)["path"]).strip("/")
+
+    @staticmethod
+    def _get_kwargs_from_urls(path: str) -> dict[str, object]:
+        return {name: value for name, value in infer_storage_options(path).items() if name not in ("path", "protocol")}
+
+
+async def test_names_are_used_as_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``?`` is a wildcard or a character of a name, and ``#`` a character, also where others cut a URL there."""
+    monkeypatch.setattr(fsspec, "get_filesystem_class", {"hosts": Hosts}.__getitem__)
+    names = ["part-", "part-0", "part-1", "part-?", "part-#", "a#b/c?d", "a\tb\n"]
+    for name in names:
+        Hosts("h").pipe_file(f"/d/{name}", name.encode())
+    reader = open_reader(ReaderSpec(scheme="hosts", backend="asyncdata.storage.fsspec"))
+    try:
+        found = [info.url for info in await reader.glob("hosts://h/d/part-?")]
+        assert found == [f"hosts://h/d/part-{character}" for character in "#01?"]
+        for name in names:
+            buffer = bytearray(20)
+            _, size = await reader.open_read(f"hosts://h/d/{name}", memoryview(buffer))
+            assert buffer[:size].decode() == name
+    finally:
+        await reader.aclose()
+        Hosts.store.clear()
 
 
 class Connection(Odd):
