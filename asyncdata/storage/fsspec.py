@@ -60,6 +60,10 @@ _VERSION_KEYS: Final = (
     "created",
     "modified",
     "updated",
+    "modify",  # FTP
+    "blob_id",  # Hugging Face
+    "sha",  # GitHub
+    "hex",  # git
 )
 
 

@@ -41,13 +41,14 @@ class Odd(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
     cachable = False
     size = 10
     version = "1"
+    version_key = "ETag"
     data = b"0123456789"
     error: Exception | None = None
     ignores_ranges = False
 
     def info(self, path: str, **_: object) -> dict[str, object]:
         """Whatever the attributes say."""
-        return {"name": path, "size": self.size, "type": "file", "ETag": self.version}
+        return {"name": path, "size": self.size, "type": "file", self.version_key: self.version}
 
     def cat_file(self, _path: str, start: int | None = None, end: int | None = None, **_: object) -> bytes:
         """Whatever the attributes say."""
@@ -90,6 +91,16 @@ async def test_short_answers_are_resumable_unless_the_object_changed(odd: Odd) -
     odd.version = "1"
     with pytest.raises(ObjectChangedError, match="10 bytes were listed, now it has 5"):
         await read(odd, 2, 6)
+
+
+@pytest.mark.parametrize("key", ["ETag", "modify", "blob_id", "sha", "hex"])
+async def test_a_replaced_object_is_noticed(odd: Odd, key: str) -> None:
+    """Whatever the filesystem calls its version: FTP, Hugging Face, GitHub and git have words of their own."""
+    odd.version_key = key
+    assert await read(odd, 2, 5) == b"23456"
+    odd.version = "2"
+    with pytest.raises(ObjectChangedError):
+        await read(odd, 2, 5)
 
 
 async def test_long_answers_are_refused(odd: Odd) -> None:
