@@ -234,10 +234,10 @@ class FsspecReader:
                 entries: Mapping[str, Mapping[str, Any]] = await self._call("glob", _candidates(text), detail=True)
             except ObjectNotFoundError:
                 continue
-            lead = _lead_of(text, path)
+            lead, container = _lead_of(text, path)
             for name, entry in entries.items():
                 if entry.get("type") != "directory" and compiled.matches(name):
-                    url = f"{lead}{name.lstrip('/')}"
+                    url = f"{lead}{name.lstrip('/').removeprefix(container)}"
                     found[url] = _info_of(url, entry)
         return [found[url] for url in sorted(found)]
 
@@ -359,13 +359,20 @@ def _path_of(filesystem: Any, url: str) -> str:
     return path.translate(_SHOW)
 
 
-def _lead_of(url: str, path: str) -> str:
-    """What of a URL stands before its path: some filesystems keep a leading slash in their paths, and some URLs do."""
+def _lead_of(url: str, path: str) -> tuple[str, str]:
+    """What of a URL stands before its path, and what of the path is in that already.
+
+    Some filesystems keep a leading slash in their paths, and some URLs do. ``abfs://container@account/name`` has its
+    path, which begins with the container, in two parts.
+    """
     bare = path.lstrip("/")
     if url.endswith(bare):
-        return url.removesuffix(bare)
+        return url.removesuffix(bare), ""
     scheme, _, rest = url.partition("://")
-    return f"{scheme}:///" if rest.startswith("/") else f"{scheme}://"
+    container, _, name = bare.partition("/")
+    if rest.startswith(f"{container}@") and rest.endswith(f"/{name}"):
+        return url.removesuffix(name), f"{container}/"
+    return f"{scheme}:///" if rest.startswith("/") else f"{scheme}://", ""
 
 
 def _too_late(url: str | None = None) -> StorageError:

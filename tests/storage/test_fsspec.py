@@ -307,6 +307,29 @@ async def test_names_are_used_as_written(monkeypatch: pytest.MonkeyPatch) -> Non
         Hosts.store.clear()
 
 
+class Accounts(Hosts):
+    """The same with the URLs of Azure: paths begin with the container, which stands before the host."""
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        said = infer_storage_options(path)
+        return "/" + f"{said.get('username', '')}{said['path']}".strip("/")
+
+
+async def test_matches_keep_the_account(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the container stands before it, as in ``abfs://container@account``."""
+    monkeypatch.setattr(fsspec, "get_filesystem_class", {"accounts": Accounts}.__getitem__)
+    Accounts("account").pipe_file("accounts://container@account/d/x.rec", b"x")
+    reader = open_reader(ReaderSpec(scheme="accounts", backend="asyncdata.storage.fsspec"))
+    try:
+        (found,) = await reader.glob("accounts://container@account/d/*.rec")
+        assert found.url == "accounts://container@account/d/x.rec"
+        assert (await reader.stat(found.url)).size == 1
+    finally:
+        await reader.aclose()
+        Hosts.store.clear()
+
+
 class Connection(Odd):
     """A filesystem that speaks over one connection."""
 
