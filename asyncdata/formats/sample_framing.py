@@ -48,7 +48,7 @@ class SampleFramer:
             behind = behind if is_over else start
             return Frames(starts=NOWHERE, values=(), stop=behind, error=frames.error, ended=frames.ended and is_over)
         kind = samples[0].parts.keys()
-        run = list(takewhile(lambda sample: sample.parts.keys() == kind, samples))
+        run = list(takewhile(lambda sample: sample.parts.keys() == kind, samples[:limit]))
         if len(run) < len(samples):
             behind = samples[len(run)].start
         values: list[Values] = [[sample.key for sample in run]]

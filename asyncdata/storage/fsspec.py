@@ -36,9 +36,15 @@ from asyncdata.storage.statuses import status_error
 from asyncdata.types import ObjectInfo
 
 MAX_THREADS: Final = 16
+_ONE_AT_A_TIME: Final = frozenset({"ftp", "libarchive", "sftp", "ssh", "tar", "zip"})
+"""Filesystems whose calls share one connection, one position in a file, or an index that the first call makes."""
 _NO_FILE: Final = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 _LEAST_PACE: Final = 32 << 10
 """Bytes per second: a filesystem tells nothing before all has come, so this alone tells slow from never."""
+# Filesystems that take URLs apart as RFC 3986 says cut a path at the first two and drop the others, which here are a
+# wildcard and characters of names. They are shown characters in their places that no name has.
+_HIDE: Final = {ord(character): 0xFDD0 + number for number, character in enumerate("?#\t\r\n")}
+_SHOW: Final = {hidden: character for character, hidden in _HIDE.items()}
 # What filesystems call their version token, the most telling first; a listing may know fewer of them than `info`.
 _VERSION_KEYS: Final = (
     "generation",
@@ -54,6 +60,10 @@ _VERSION_KEYS: Final = (
     "created",
     "modified",
     "updated",
+    "modify",  # FTP
+    "blob_id",  # Hugging Face
+    "sha",  # GitHub
+    "hex",  # git
 )
 
 
@@ -104,10 +114,15 @@ def open_reader(spec: ReaderSpec) -> FsspecReader:
     return FsspecReader(
         Filesystems(kind, options),
         asynchronous=asynchronous,
-        max_threads=min(MAX_THREADS, spec.max_connections),
+        max_threads=1 if _is_one_at_a_time(kind) else min(MAX_THREADS, spec.max_connections),
         limits=spec.timeouts,
         verifies=verifies,
     )
+
+
+def _is_one_at_a_time(kind: Any) -> bool:
+    """Whether two calls of such a filesystem at the same time may get each other's bytes."""
+    return not _ONE_AT_A_TIME.isdisjoint((kind.protocol,) if isinstance(kind.protocol, str) else kind.protocol)
 
 
 class Filesystems:
@@ -155,8 +170,10 @@ class Filesystems:
 
     def _said_by(self, url: str) -> list[tuple[str, Any]]:
         """The arguments that a URL holds, but for the version in a name: names are used as written."""
-        said: dict[str, Any] = self._kind._get_kwargs_from_urls(url)  # noqa: SLF001 -- fsspec's interface for this
-        return sorted((name, value) for name, value in said.items() if name != "version_aware")
+        kind = self._kind
+        said: dict[str, Any] = kind._get_kwargs_from_urls(url.translate(_HIDE))  # noqa: SLF001 -- fsspec's interface
+        shown = {name: value.translate(_SHOW) if isinstance(value, str) else value for name, value in said.items()}
+        return sorted((name, value) for name, value in shown.items() if name != "version_aware")
 
 
 class FsspecReader:
@@ -217,10 +234,10 @@ class FsspecReader:
                 entries: Mapping[str, Mapping[str, Any]] = await self._call("glob", _candidates(text), detail=True)
             except ObjectNotFoundError:
                 continue
-            lead = _lead_of(text, path)
+            lead, container = _lead_of(text, path)
             for name, entry in entries.items():
                 if entry.get("type") != "directory" and compiled.matches(name):
-                    url = f"{lead}{name.lstrip('/')}"
+                    url = f"{lead}{name.lstrip('/').removeprefix(container)}"
                     found[url] = _info_of(url, entry)
         return [found[url] for url in sorted(found)]
 
@@ -338,17 +355,24 @@ def _candidates(pattern: str) -> str:
 
 
 def _path_of(filesystem: Any, url: str) -> str:
-    path: str = filesystem._strip_protocol(url)  # noqa: SLF001 -- fsspec's interface for this
-    return path
+    path: str = filesystem._strip_protocol(url.translate(_HIDE))  # noqa: SLF001 -- fsspec's interface for this
+    return path.translate(_SHOW)
 
 
-def _lead_of(url: str, path: str) -> str:
-    """What of a URL stands before its path: some filesystems keep a leading slash in their paths, and some URLs do."""
+def _lead_of(url: str, path: str) -> tuple[str, str]:
+    """What of a URL stands before its path, and what of the path is in that already.
+
+    Some filesystems keep a leading slash in their paths, and some URLs do. ``abfs://container@account/name`` has its
+    path, which begins with the container, in two parts.
+    """
     bare = path.lstrip("/")
     if url.endswith(bare):
-        return url.removesuffix(bare)
+        return url.removesuffix(bare), ""
     scheme, _, rest = url.partition("://")
-    return f"{scheme}:///" if rest.startswith("/") else f"{scheme}://"
+    container, _, name = bare.partition("/")
+    if rest.startswith(f"{container}@") and rest.endswith(f"/{name}"):
+        return url.removesuffix(name), f"{container}/"
+    return f"{scheme}:///" if rest.startswith("/") else f"{scheme}://", ""
 
 
 def _too_late(url: str | None = None) -> StorageError:

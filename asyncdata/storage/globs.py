@@ -202,7 +202,7 @@ def translate(pattern: str) -> str:
     parts: list[str] = []
     for index, segment in enumerate(segments):
         slash = "" if index == last else "/"
-        if segment == "**":
+        if len(segment) > 1 and not segment.strip("*"):
             parts.append(".*" if index == last else "(?:.+/)?")
         elif segment == "*":
             parts.append(f"[^/]+{slash}")

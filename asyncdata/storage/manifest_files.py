@@ -5,8 +5,8 @@ A manifest has one JSON object per line, with keys in any order::
     {"url": "gs://bucket/train-00000.tfrecord", "size": 104857600, "version": "1767225600000000"}
 
 ``size`` (bytes), ``version`` (a generation, an ETag, or what the scheme's listing reports) and ``crc32c`` (a number)
-are optional: the first read opens an object of which only the URL is known. A manifest is a list: its order is kept,
-and a URL that occurs twice is two elements. Nothing in it is trusted: a wrong size ends in an error of the read.
+are optional: the first read opens an object whose size or version is not told. A manifest is a list: its order is
+kept, and a URL that occurs twice is two elements. Nothing in it is trusted: a wrong size ends in an error of the read.
 """
 
 from __future__ import annotations

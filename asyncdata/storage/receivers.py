@@ -17,6 +17,7 @@ import dataclasses
 import itertools
 import threading
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
@@ -128,6 +129,7 @@ class Receivers:
         self._clock: int | None = None
         self._losses = 0
         self._lost_s = 0.0
+        self._lost_fallbacks: Counter[str] = Counter()
         self._growing: asyncio.Task[None] | None = None
         self._starting: Receiver | None = None
         self._is_closed = False
@@ -226,14 +228,16 @@ class Receivers:
         if self._is_closed:
             return
         self._lost_s += receiver.cpu_s()
+        self._lost_fallbacks.update(receiver.fallbacks)
         self._processes = [seat for seat in self._processes if seat.receiver is not receiver]
         self._losses += 1
         if self._losses >= _MOST_LOSSES:
             self._most = max(1, len(self._processes))
 
     def fallbacks(self) -> list[dict[str, int]]:
-        """Bodies that took aiohttp's path in other processes, by reason."""
-        return [seat.receiver.fallbacks for seat in self._processes if seat.receiver is not None]
+        """Bodies that took aiohttp's path in other processes, by reason; those that have ended included."""
+        far = [seat.receiver.fallbacks for seat in self._processes if seat.receiver is not None]
+        return [*far, dict(self._lost_fallbacks)]
 
     async def aclose(self) -> None:
         """Ends the processes. Reads must have ended before."""

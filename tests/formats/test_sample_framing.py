@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from asyncdata.errors import BrokenFrameError
+from asyncdata.formats.framing import Place
 from asyncdata.formats.sample_framing import SampleFramer
 from asyncdata.formats.tar import part_of
 from tests.formats.streams import iter_framed
@@ -49,6 +50,24 @@ def test_samples_are_whole_however_bytes_arrive(seed: int, form: int) -> None:
         pieces = [data[at : at + size] for at in range(0, len(data), size)]
         found = list(iter_framed(SampleFramer(), pieces, block=draw.choice([1, 2, 1024])))
         assert [dict(each) for each in found] == grouped(members)
+
+
+@pytest.mark.parametrize("limit", [1, 2, 5, 6, 7])
+def test_no_more_samples_than_asked_for(limit: int) -> None:
+    """However many members are found together; what is behind them begins with the next sample."""
+    data = archive([(f"{number}.a", b"x") for number in range(6)])
+    framer, at, found = SampleFramer(), 0, 0
+    while at < len(data):
+        frames = framer.frame(
+            *(memoryview(data), at, len(data)), limit=limit, remaining=len(data) - at, last=True, place=Place(offset=at)
+        )
+        count = len(frames.starts)
+        assert count == min(limit, 6 - found)
+        found, at = found + count, frames.stop
+        assert frames.ended == (found == 6)
+        if frames.ended:
+            break
+    assert found == 6
 
 
 def test_what_is_damaged_is_named() -> None:

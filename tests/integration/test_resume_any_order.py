@@ -47,7 +47,10 @@ def always_lie(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Files of records of different sizes: few, none, one, many, large; some records of two files are damaged."""
+    """Files of records of different sizes: few, none, one, many, large; some records of two files are damaged.
+
+    In some files of CSV the first rows are.
+    """
     made = tmp_path_factory.mktemp("any-order")
     for number, (count, size) in enumerate([(40, 0), (0, 0), (1, 30), (200, 700), (9, 90_000), (150, 40), (60, 5)]):
         rows = [row.replace(b"\n", b"_").replace(b"\r", b"_") for row in records(number, count, size)]
@@ -60,6 +63,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (made / f"{number}.jsonl").write_bytes(b"".join(b'["%s", %d]\n' % (row[:3], len(row)) for row in rows))
         cells = b"".join(b'%d,"%s,\n""",%d\n' % (n, row[:4], number) for n, row in enumerate(rows))
         (made / f"{number}.csv").write_bytes(b"row,text,file\n" + cells)
+        (made / f"{number}.first-wrong").write_bytes(b"row,text,file\n" + b"wrong,x,1\n" * (number % 3) + cells)
         (made / f"{number}.fixed").write_bytes(b"h" + b"".join(row.ljust(9)[:9] for row in rows))
         if number in {3, 5}:
             offset = 0
@@ -147,6 +151,7 @@ IN_BUFFER: dict[str, Make] = {
     "unordered map of map": lambda p: one_by_one(p).filter(len).map(doubled, 2, deterministic=True).map(doubled, 3),
     "policy": lambda p: tolerant(sloppy(names(p))),
     "policy, damage": lambda p: tolerant(sloppy(names(p, "damaged"), cycle=2)),
+    "policy, first rows": lambda p: tolerant(sloppy(names(p, "first-wrong"), by_header)).map(shown, 2),
 }
 """Inputs of a shuffle that begins with what lies in files."""
 

@@ -1,12 +1,18 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import tarfile
+import threading
+import zipfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import ClassVar
 
 import aiohttp
 import fsspec
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.spec import AbstractFileSystem
 from fsspec.utils import infer_storage_options
 from multidict import CIMultiDict, CIMultiDictProxy
@@ -31,17 +37,18 @@ from tests.storage.given_filesystem import GivenFilesystem
 class Odd(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
     """A filesystem that does what a test tells it to."""
 
-    protocol = "odd"
+    protocol: str | tuple[str, ...] = "odd"
     cachable = False
     size = 10
     version = "1"
+    version_key = "ETag"
     data = b"0123456789"
     error: Exception | None = None
     ignores_ranges = False
 
     def info(self, path: str, **_: object) -> dict[str, object]:
         """Whatever the attributes say."""
-        return {"name": path, "size": self.size, "type": "file", "ETag": self.version}
+        return {"name": path, "size": self.size, "type": "file", self.version_key: self.version}
 
     def cat_file(self, _path: str, start: int | None = None, end: int | None = None, **_: object) -> bytes:
         """Whatever the attributes say."""
@@ -84,6 +91,16 @@ async def test_short_answers_are_resumable_unless_the_object_changed(odd: Odd) -
     odd.version = "1"
     with pytest.raises(ObjectChangedError, match="10 bytes were listed, now it has 5"):
         await read(odd, 2, 6)
+
+
+@pytest.mark.parametrize("key", ["ETag", "modify", "blob_id", "sha", "hex"])
+async def test_a_replaced_object_is_noticed(odd: Odd, key: str) -> None:
+    """Whatever the filesystem calls its version: FTP, Hugging Face, GitHub and git have words of their own."""
+    odd.version_key = key
+    assert await read(odd, 2, 5) == b"23456"
+    odd.version = "2"
+    with pytest.raises(ObjectChangedError):
+        await read(odd, 2, 5)
 
 
 async def test_long_answers_are_refused(odd: Odd) -> None:
@@ -246,5 +263,117 @@ async def test_what_fails_while_a_filesystem_is_made(
         assert caught.value.url == "place://one/a"
         monkeypatch.setattr(places, "refuses", None)
         assert (await reader.stat("place://one/a")).size == 10
+    finally:
+        await reader.aclose()
+
+
+class Hosts(MemoryFileSystem):  # type: ignore[misc]  # fsspec has no types
+    """Files in memory, with the URLs of FTP: what follows ``?`` in a URL is no part of a path."""
+
+    protocol = "hosts"
+    cachable = False
+    store: ClassVar[dict[str, object]] = {}
+    pseudo_dirs: ClassVar[list[str]] = [""]
+
+    def __init__(self, host: str, **_: object) -> None:
+        super().__init__()
+        self.host = host
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return "/" + str(infer_storage_options(path)["path"]).strip("/")
+
+    @staticmethod
+    def _get_kwargs_from_urls(path: str) -> dict[str, object]:
+        return {name: value for name, value in infer_storage_options(path).items() if name not in ("path", "protocol")}
+
+
+async def test_names_are_used_as_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``?`` is a wildcard or a character of a name, and ``#`` a character, also where others cut a URL there."""
+    monkeypatch.setattr(fsspec, "get_filesystem_class", {"hosts": Hosts}.__getitem__)
+    names = ["part-", "part-0", "part-1", "part-?", "part-#", "a#b/c?d", "a\tb\n"]
+    for name in names:
+        Hosts("h").pipe_file(f"/d/{name}", name.encode())
+    reader = open_reader(ReaderSpec(scheme="hosts", backend="asyncdata.storage.fsspec"))
+    try:
+        found = [info.url for info in await reader.glob("hosts://h/d/part-?")]
+        assert found == [f"hosts://h/d/part-{character}" for character in "#01?"]
+        for name in names:
+            buffer = bytearray(20)
+            _, size = await reader.open_read(f"hosts://h/d/{name}", memoryview(buffer))
+            assert buffer[:size].decode() == name
+    finally:
+        await reader.aclose()
+        Hosts.store.clear()
+
+
+class Accounts(Hosts):
+    """The same with the URLs of Azure: paths begin with the container, which stands before the host."""
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        said = infer_storage_options(path)
+        return "/" + f"{said.get('username', '')}{said['path']}".strip("/")
+
+
+async def test_matches_keep_the_account(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the container stands before it, as in ``abfs://container@account``."""
+    monkeypatch.setattr(fsspec, "get_filesystem_class", {"accounts": Accounts}.__getitem__)
+    Accounts("account").pipe_file("accounts://container@account/d/x.rec", b"x")
+    reader = open_reader(ReaderSpec(scheme="accounts", backend="asyncdata.storage.fsspec"))
+    try:
+        (found,) = await reader.glob("accounts://container@account/d/*.rec")
+        assert found.url == "accounts://container@account/d/x.rec"
+        assert (await reader.stat(found.url)).size == 1
+    finally:
+        await reader.aclose()
+        Hosts.store.clear()
+
+
+class Connection(Odd):
+    """A filesystem that speaks over one connection."""
+
+    protocol = ("sftp", "ssh")
+
+
+def threads_of_fsspec() -> int:
+    """How many there are now."""
+    return sum(thread.name.startswith("asyncdata-fsspec") for thread in threading.enumerate())
+
+
+async def test_calls_that_share_a_connection_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one thread, whatever the scheme is called; other filesystems have several."""
+    monkeypatch.setattr(fsspec, "get_filesystem_class", {"odd": Odd, "mine": Connection}.__getitem__)
+    for scheme, is_one in ("mine", True), ("odd", False):
+        reader = open_reader(ReaderSpec(scheme=scheme, backend="asyncdata.storage.fsspec"))
+        try:
+            await asyncio.gather(*(reader.stat(f"{scheme}://{n}") for n in range(4)))
+            assert (threads_of_fsspec() == 1) is is_one
+        finally:
+            await reader.aclose()
+
+
+@pytest.mark.parametrize("scheme", ["tar", "zip"])
+async def test_members_of_an_archive_are_read_together(tmp_path: Path, scheme: str) -> None:
+    """Each has its own bytes, whoever else reads from the archive meanwhile."""
+    path, contents = tmp_path / f"archive.{scheme}", [bytes([n]) * (1 << 20) for n in range(8)]
+    with tarfile.open(path, "w") if scheme == "tar" else zipfile.ZipFile(path, "w") as archive:
+        for number, content in enumerate(contents):
+            if isinstance(archive, tarfile.TarFile):
+                member = tarfile.TarInfo(f"{number}")
+                member.size = len(content)
+                archive.addfile(member, io.BytesIO(content))
+            else:
+                archive.writestr(f"{number}", content)
+    reader = open_reader(ReaderSpec(scheme=scheme, backend="asyncdata.storage.fsspec", options={"fo": str(path)}))
+
+    async def read_member(number: int) -> bytes:
+        buffer = bytearray(len(contents[number]))
+        await reader.open_read(f"{scheme}://{number}", memoryview(buffer))
+        return bytes(buffer)
+
+    try:
+        assert await asyncio.gather(*map(read_member, range(8))) == contents
+        assert threads_of_fsspec() == 1
     finally:
         await reader.aclose()

@@ -29,6 +29,8 @@ def test_translation_agrees_with_fsspec(pattern: str, name: str) -> None:
 def test_many_stars_in_a_row_are_as_two() -> None:
     """And take no longer: a search that tried all their shares of a name would not end."""
     assert translate("a***") == translate("a**")
+    assert translate("a/***/b") == translate("a/**/b")
+    assert translate("***") == translate("**")
     (pattern,) = compile_glob("*" * 500 + "x")
     assert not pattern.matches("a/" * 200)
     assert pattern.matches("a/" * 200 + "x")

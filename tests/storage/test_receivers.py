@@ -228,6 +228,29 @@ async def test_processes_that_die_are_replaced_a_few_times(caplog: pytest.LogCap
         await fetcher.aclose()
 
 
+async def test_fallbacks_of_processes_that_died_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A number of the statistics never becomes smaller."""
+    async with processes() as made:
+        begun: list[tuple[Receiver, Callable[[Receiver], None]]] = []
+
+        async def begin(lost: Callable[[Receiver], None]) -> Receiver:
+            receiver = await made.begin()
+            monkeypatch.setattr(receiver.process, "fallbacks", {"gzip": 2})
+            begun.append((receiver, lost))
+            return receiver
+
+        receivers = Receivers(2, begin)
+        for number in (1, 2):
+            receivers.choose()
+            await until(lambda: len(receivers.under_way) == 2)
+            assert sum(fallen.get("gzip", 0) for fallen in receivers.fallbacks()) == 2 * number
+            receiver, lost = begun[-1]
+            lost(receiver)
+            assert sum(fallen.get("gzip", 0) for fallen in receivers.fallbacks()) == 2 * number
+            await receiver.aclose()
+        await receivers.aclose()
+
+
 @pytest.mark.parametrize("how", ["killed", "stopped", "given up", "left alone"])
 async def test_nobody_waits_for_a_process_that_starts(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that dies before it takes reads, or never does, is replaced; closing does not wait for it."""

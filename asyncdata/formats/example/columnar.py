@@ -163,6 +163,8 @@ class ColumnarReader:
         key, heads = entries.begin.reshape(-1, count), head.reshape(-1, count)
         order = self._order
         if order is None or len(order.heads) < steps.stop or not order.is_of(array, key, heads, steps):
+            if int(array.take(key[:, 0] + 1).max()) >= 0x80:
+                return False  # a length of several bytes, which only reading one by one understands
             before = [] if order is None else order.heads[: steps.start]
             here = [array[at : at + 2 + int(array[at + 1])].tobytes() for at in key[:, 0].tolist()]
             order = self._order = KeyOrder([*before, *here], self._rows)

@@ -26,7 +26,7 @@ from asyncdata.runtime.reading.chunks import ChunkReader
 from asyncdata.runtime.reading.inflate import InflatedChunks
 from asyncdata.runtime.scope import Access, Scope
 from asyncdata.runtime.stage import Stage, StageContext
-from asyncdata.runtime.stages.sources.file import GuardedStage, SourceFile, refuse_changed
+from asyncdata.runtime.stages.sources.file import GuardedStage, SourceFile, refuse_changed, refuse_resized
 from asyncdata.runtime.stages.sources.framed import FramedStage
 from asyncdata.runtime.stages.sources.framed_away import FramedAway
 from asyncdata.runtime.stages.sources.parquet_rows import ParquetStage
@@ -98,6 +98,7 @@ def _source_file(node: Any, scope: Scope) -> SourceFile:
         order=services.next_order(),
         any_order=scope.any_order,
         version=scope.access.manifest.before(node.url) if services.options.on_change == "raise" else None,
+        size=scope.access.manifest.said_size(node.url),
     )
 
 
@@ -209,6 +210,7 @@ def runs_of_files(node: Interleave, scope: Scope) -> Runs | None:
     def enter(info: ObjectInfo, origin: Rows) -> tuple[int, int]:
         nonlocal lying
         refuse_changed(info.url, info.version, access.manifest.before(info.url))
+        refuse_resized(info, access.manifest.said_size(info.url))
         inside = (*scope.element, int(origin[0]), int(origin[1]))
         number = services.sources.add(inside, info.url, info.version, is_file=True)
         access.manifest[info.url] = info

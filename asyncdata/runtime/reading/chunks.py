@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from asyncdata.errors import PipelineClosedError
 from asyncdata.memory.accounts import Account
 from asyncdata.memory.slabs import Slab, Slabs
 from asyncdata.runtime.memory.budget import Budget
@@ -206,7 +207,11 @@ class ChunkReader:
             head = self._pending[0]
             if not self._budget.is_kept(head.slab):
                 self._budget.keep(head.slab)
-            await head.read.wait()
+            try:
+                await head.read.wait()
+            except PipelineClosedError:
+                if self._closed or (self._pending and self._pending[0] is head):
+                    raise  # nobody recalled it
             if self._pending and self._pending[0] is head:
                 break
             # Recalled while it was awaited: read again.

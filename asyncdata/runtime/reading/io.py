@@ -299,6 +299,11 @@ class Io:
             return await asyncio.wrap_future(self.thread.submit(coroutine))
 
     @property
+    def checks_objects(self) -> bool:
+        """Whether objects that were read as a whole are compared with the checksum that is known of them."""
+        return self._checks is not None
+
+    @property
     def has_room(self) -> bool:
         """Whether fewer reads are under way than may be in flight, and a quarter more.
 

@@ -41,6 +41,7 @@ class Manifest:
         self._objects: dict[str, ObjectInfo] = {}
         self._listings: dict[tuple[str, ...], list[str]] = {}
         self._before: dict[str, str | None] = {}
+        self._sizes: dict[str, int] = {}
 
     def __len__(self) -> int:
         return len(self._objects)
@@ -56,9 +57,14 @@ class Manifest:
         """The version of a local file that the epoch was begun with, if the state that it continues says so."""
         return self._before.get(url)
 
+    def said_size(self, url: str) -> int | None:
+        """The size that an object should have when it is opened, if that alone was said about it."""
+        return self._sizes.get(url)
+
     def forget(self, url: str) -> None:
         """What is known about an object is not true any more."""
         self._objects.pop(url, None)
+        self._sizes.pop(url, None)
 
     async def matching(self, patterns: tuple[str, ...]) -> list[str]:
         """The URLs that match, sorted; listed once, or not at all if the epoch was begun with a listing.
@@ -90,9 +96,22 @@ class Manifest:
                 if scheme_of(info.url) == "file":
                     # It may have been copied since: its reader looks at what it is now, and compares it.
                     self._before[info.url] = info.version
-                elif _is_known(info):
-                    self._objects[info.url] = info
+                else:
+                    self._believe(info)
         return known
+
+    def _believe(self, info: ObjectInfo) -> None:
+        """Keeps what a line says that was written before.
+
+        Without a version, reads would be of whatever is there: the parts of one object could be of two versions. So the
+        object is opened, unless its checksum is compared behind the last byte. One that is said to be empty is, too:
+        nothing of it is read that could show that it is not.
+        """
+        is_checked = info.size > 0 and info.crc32c is not None and self._io.checks_objects
+        if is_checked or (info.size >= 0 and info.version is not None):
+            self._objects[info.url] = info
+        elif info.size > 0:
+            self._sizes[info.url] = info.size
 
     async def _glob(self, pattern: str) -> list[ObjectInfo]:
         """No object's name ends in a slash; over http there are no names."""
@@ -129,8 +148,7 @@ class Manifest:
                 continue
             info = parse_entry(line, number, url)
             infos.append(info)
-            if _is_known(info):
-                self._objects[info.url] = info
+            self._believe(info)
         if not infos:
             raise DataError("the manifest names no file", url=url)
         self._listings[key] = urls = [info.url for info in infos]
@@ -146,11 +164,3 @@ class Manifest:
         data = bytearray(info.size)
         await fetcher.read(info, 0, memoryview(data))
         return data
-
-
-def _is_known(info: ObjectInfo) -> bool:
-    """Whether an object need not be opened to be known.
-
-    Of one that is said to be empty nothing is read that could show that it is not; so its version has to be said, too.
-    """
-    return info.size > 0 or (info.size == 0 and info.version is not None)

@@ -307,6 +307,20 @@ def test_unusual_records_are_left_over_and_no_others() -> None:
     assert left_over(SPEC, records) == [3, 7, 11, 15, 19]
 
 
+def test_lengths_of_keys_may_take_several_bytes() -> None:
+    """Of long keys, and of short ones whose length is written longer than it need be: batches are as records alone."""
+    # An entry with the key s. Where it would end if 81 were its length, there is what looks like a value up to the end.
+    content = b"v" * 118 + b"\x12\xb5\x01" + b"v" * 181
+    odd = b"\n\x81\x00s" + b"\x12\xb4\x02" + b"\n\xb1\x02" + b"\n\xae\x02" + content
+    entry = b"\n" + bytes([len(odd) & 0x7F | 0x80, len(odd) >> 7]) + odd
+    record = b"\n" + bytes([len(entry) & 0x7F | 0x80, len(entry) >> 7]) + entry
+    parse = parse_example({"s": FixedLenFeature([], bytes, b"default"), "i": FixedLenFeature([], int, 1)})
+    assert parse(record) == {"s": content, "i": 1}
+    assert list(parse([record] * 20)["s"]) == [content] * 20
+    long = [serialize_example({"k" * 130: b"x" * 200, "s": b"y", "i": index}) for index in range(20)]
+    assert list(parse(long)["i"]) == list(range(20))
+
+
 def test_damage_among_records_in_any_order_is_never_read_over() -> None:
     """One byte of one record is changed: the batch fails if that record does, and gives its values if not."""
     parse = parse_example(SPEC)

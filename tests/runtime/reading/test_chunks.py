@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from asyncdata.errors import PipelineClosedError
 from asyncdata.memory.accounts import Kind
 from asyncdata.memory.arena import Arena
 from asyncdata.memory.slabs import Slab, Slabs
@@ -59,6 +60,60 @@ async def test_recalled_chunks_leave_no_gap() -> None:
         assert ahead, "nothing was read ahead"
         reader.recall(ahead[round_ % len(ahead)])
         await asyncio.sleep(0)
+    reader.close()
+    assert not budget.slabs.alive()
+    budget.close(account)
+    budget.end()
+    arena.close()
+
+
+class SlowStorage(Storage):
+    """Its first read ends when it is cancelled."""
+
+    def __init__(self) -> None:
+        self.first: Read | None = None
+
+    def read(self, slabs: Slabs, slab: Slab, _start: int, length: int, source: Any, *_rest: Any) -> Read:
+        if self.first is not None:
+            return super().read(slabs, slab, _start, length, source)
+        self.first = read = Read(slabs, slab, asyncio.get_running_loop(), Stopwatch())
+        read.on_cancel = lambda: read.finish(None, 0, PipelineClosedError("the read was cancelled"))
+        return read
+
+
+@pytest.mark.parametrize("ending", ["recalled", "cancelled", "closed"])
+async def test_a_chunk_that_is_recalled_while_it_is_awaited_is_read_again(ending: str) -> None:
+    """The end of its read is no error then, as it is where somebody else ends the read, or the reader is closed."""
+    arena = Arena(64 * CHUNK)
+    budget = Budget(arena, 12 * CHUNK)
+    account = budget.open("source", rank=1, kind=Kind.SOURCE, reserved_bytes=CHUNK)
+    storage = SlowStorage()
+    reader = ChunkReader(
+        storage,  # type: ignore[arg-type]  # only `read` is used
+        budget,
+        account,
+        ObjectInfo(url="memory://b/x", size=CHUNK // 2),
+        slab_bytes=CHUNK,
+        window=lambda: 1,
+        order=0,
+        opened=lambda _info: None,
+    )
+    budget.wait(account)
+    waiting = asyncio.create_task(reader.next())
+    await asyncio.sleep(0)
+    first = storage.first
+    assert first is not None
+    if ending == "recalled":
+        reader.recall(first.slab)
+        chunk = await waiting
+        assert chunk is not None
+        assert (chunk.position, chunk.stop - chunk.start) == (0, CHUNK // 2)
+        budget.slabs.drop(chunk.slab)
+        assert await reader.next() is None
+    else:
+        (first.cancel if ending == "cancelled" else reader.close)()
+        with pytest.raises(PipelineClosedError):
+            await waiting
     reader.close()
     assert not budget.slabs.alive()
     budget.close(account)

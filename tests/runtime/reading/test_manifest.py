@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import asyncdata as ad
-from asyncdata.errors import BrokenFrameError, DataError, ObjectChangedError, ObjectNotFoundError, StorageError
+from asyncdata.errors import CorruptObjectError, DataError, ObjectChangedError, ObjectNotFoundError, StorageError
 from fake_gcs import FakeGCS
 
 D = ad.Dataset
@@ -84,16 +84,59 @@ def test_only_a_version_is_believed_to_be_empty(tmp_path: Path) -> None:
             assert list(ad.TFRecordDataset(D.from_manifest(path)).with_options(options(server))) == expected
 
 
+@pytest.mark.parametrize("is_size_known", [False, True])
+def test_a_size_without_a_version_pins_no_less(tmp_path: Path, is_size_known: bool) -> None:
+    """What is read of a replaced object is of one generation, as where only its name is known."""
+    with FakeGCS(buckets=["bucket"]) as server:
+        old, new = (shard(tmp_path, *([letter * 99_984] * 400)) for letter in (b"o", b"n"))
+        server.put("bucket", "0.rec", old)
+        path = tmp_path / "m"
+        path.write_bytes(lines({"url": "gs://bucket/0.rec", **({"size": len(old)} if is_size_known else {})}))
+        ds = ad.TFRecordDataset(D.from_manifest(path)).with_options(options(server))
+        with ds.with_options(ad.Options(memory_limit_bytes=8 << 20)).iterator() as it:
+            assert next(it)[:1] == b"o"
+            server.put("bucket", "0.rec", new)
+            with pytest.raises(ObjectChangedError, match="generations"):
+                list(it)
+
+
+def test_a_checksum_of_a_manifest_is_compared(tmp_path: Path) -> None:
+    """Also if it is not the store's, and the manifest says no version."""
+    with FakeGCS(buckets=["bucket"]) as server:
+        data = shard(tmp_path, b"record")
+        server.put("bucket", "0.rec", data)
+        path = tmp_path / "m"
+        path.write_bytes(lines({"url": "gs://bucket/0.rec", "size": len(data), "crc32c": 1}))
+        ds = ad.TFRecordDataset(D.from_manifest(path)).with_options(options(server))
+        assert list(ds) == [b"record"]
+        with pytest.raises(CorruptObjectError, match="CRC-32C 00000001"):
+            list(ds.with_options(ad.Options(check_object_crc=True)))
+
+
 @pytest.mark.parametrize("size", [3, 10**15])
-def test_a_size_that_is_not_true_ends_in_an_error(tmp_path: Path, size: int) -> None:
+@pytest.mark.parametrize("make", [ad.TFRecordDataset, ad.FileDataset])
+def test_a_size_that_is_not_true_ends_in_an_error(tmp_path: Path, size: int, make: Any) -> None:
     """Too small or too large is noticed by the server's answer; no allocation follows it."""
     with FakeGCS(buckets=["bucket"]) as server:
         server.put("bucket", "0.rec", shard(tmp_path, b"record"))
         path = tmp_path / "m"
         path.write_bytes(lines({"url": "gs://bucket/0.rec", "size": size}))
-        ds = ad.TFRecordDataset(D.from_manifest(path)).with_options(options(server))
-        with pytest.raises((BrokenFrameError, StorageError)):
+        ds = make(D.from_manifest(path)).with_options(options(server))
+        with pytest.raises(ObjectChangedError, match=f"{size} bytes were listed"):
             list(ds)
+        # A new object of another size is read where that is wanted.
+        assert len(list(ds.with_options(ad.Options(on_change="restart")))) == 1
+
+
+@pytest.mark.parametrize("size", [3, 10**15])
+@pytest.mark.parametrize("make", [ad.TFRecordDataset, ad.FileDataset])
+def test_a_size_of_a_local_file_is_compared(tmp_path: Path, size: int, make: Any) -> None:
+    """Whether it is read by itself or with others."""
+    shard(tmp_path, b"record")
+    path = tmp_path / "m"
+    path.write_bytes(lines({"url": f"{tmp_path}/shard", "size": size}))
+    with pytest.raises(ObjectChangedError, match=f"{size} bytes were listed"):
+        list(make(D.from_manifest(path)))
 
 
 @pytest.mark.parametrize(

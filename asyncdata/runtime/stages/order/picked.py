@@ -227,10 +227,12 @@ class PickedStage(Stage):
             finally:
                 read.cancel()
                 slabs.drop(slab)
+            if frames.columns is not None:
+                return frames.columns  # even if the first row is damaged: an error policy may have left it out
             if frames.error is not None:
                 raise frames.error
-            if frames.columns is not None or is_all:
-                return frames.columns
+            if is_all:
+                return None
             nbytes *= _LONGER
 
     def _check(self, known: _Known, info: ObjectInfo) -> None:

@@ -14,7 +14,7 @@ from asyncdata.memory.advance import Mark, Rows
 from asyncdata.memory.block import Block
 from asyncdata.runtime.error_policy import Guard
 from asyncdata.runtime.stage import Stage, StageContext
-from asyncdata.storage.changed import same_content
+from asyncdata.storage.changed import object_resized, same_content
 from asyncdata.types import ObjectInfo
 
 
@@ -29,6 +29,7 @@ class SourceFile:
         order: Place among its siblings, for who is served first.
         any_order: Whether the stage below takes rows of this file and its like as they come.
         version: What the epoch was begun with, if the state that it continues says so.
+        size: What a manifest says, if it says no version.
     """
 
     url: str
@@ -37,6 +38,7 @@ class SourceFile:
     order: int
     any_order: bool = False
     version: str | None = None
+    size: int | None = None
 
 
 def refuse_changed(url: str, version: str | None, before: str | None) -> None:
@@ -51,6 +53,16 @@ def refuse_changed(url: str, version: str | None, before: str | None) -> None:
             url=url,
             version=version,
         )
+
+
+def refuse_resized(info: ObjectInfo, said: int | None) -> None:
+    """Compares the size of an object that was opened with what a manifest says, if it says no version.
+
+    Raises:
+        ObjectChangedError: They differ.
+    """
+    if said is not None and info.size != said:
+        raise object_resized(ObjectInfo(url=info.url, size=said), info.size, start=None, found=info.version)
 
 
 class FileStage(Stage):
@@ -136,6 +148,8 @@ class FileStage(Stage):
         if self._number is None:
             version = info.version if info is not None else None
             refuse_changed(self.url, version, self._version)
+            if info is not None:
+                refuse_resized(info, self._file.size)
             self._number = self.context.sources.add(self.context.path, self.url, version, is_file=True)
 
     def _origin(self, first: int, offsets: Rows) -> Rows:
