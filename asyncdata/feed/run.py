@@ -218,10 +218,10 @@ class Run:
             raise
         granted = None
         if self._recalls:
-            self._recalls = False
             granted = recalled(self._known(), here, self._least)
         if granted is None:
             granted = vote(self._even, ready, here, self._least)
+        self._recalls = False
         if granted.last and granted.steps is not None:
             self._total = self._taken + granted.steps
         return granted
@@ -238,6 +238,8 @@ class Run:
         """What a state behind so many steps knows: by the votes before them, which all ranks have taken part in."""
         if self._even is None or self._least is None or not steps % WINDOW:
             return None
+        if self._recalls:
+            return self._recall  # nobody has voted since
         vote_behind = steps + until_vote(steps)
         return Agreed(self._even, vote_behind if self._total is None else min(vote_behind, self._total))
 
