@@ -67,6 +67,15 @@ def cases(rank: int) -> dict[str, Any]:
         list(feed.jax(short, sharding=rows))
     except PipelineError as error:
         found["short"] = str(error)
+    found["first"] = []
+    seven = ad.Dataset.range(7, output_type=np.int32).batch(BATCH).map(lambda batch: batch + 1)
+    padded = feed.jax(seven, sharding=rows, even="pad")
+    for batch, mask in padded:
+        found["first"] += [list(batch.shape), int(total(batch * mask)), padded.state_dict()["rows"]]
+    try:
+        list(feed.jax(seven, sharding=rows))
+    except PipelineError as error:
+        found["first"].append(str(error))
     found["evaluated"] = []
     for count, function in product(EVALUATED, (None, lambda _: True)):
         numbers = ad.Dataset.range(count, output_type=np.int32).map(lambda number: {"x": number, "name": f"{number}"})

@@ -310,6 +310,9 @@ def test_processes_take_the_same_steps_with_rows_of_their_own() -> None:
     for rank in ranks:
         assert rank["columns"] == [TABLE.tolist(), [len(TABLE)]]
         assert "a batch of 2 rows comes behind batches of 4" in rank["short"]
+        # Nobody knows in advance how many rows the first batches have: one process has four, the other one three.
+        assert rank["first"][:-1] == [[2 * BATCH], sum(range(1, 8)), BATCH]
+        assert "the first batches of the processes have 3 to 4 rows" in rank["first"][-1]
     for number, (sums, names) in enumerate(ranks[0]["evaluated"]):
         count = EVALUATED[number // 2]
         assert ranks[1]["evaluated"][number][0] == sums
