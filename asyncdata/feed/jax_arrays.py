@@ -74,6 +74,8 @@ class JaxFeed(Feed):
         return self._share.rank, self._share.world
 
     def _processes(self) -> int:
+        if self._division.world == 1 and self._sharding_processes == 1:
+            return 1  # the user says that this one is alone, whatever jax knows
         return max(int(jax.process_count()), self._rank().world)
 
     @property
@@ -83,12 +85,16 @@ class JaxFeed(Feed):
         return self._known_share
 
     @property
+    def _sharding_processes(self) -> int:
+        """How many processes make an array together."""
+        return 1 if self._sharding is None else len({device.process_index for device in self._sharding.device_set})
+
+    @property
     def _is_joint(self) -> bool:
         """Whether arrays are made of rows of several ranks, and every process gives some."""
-        sharding = self._sharding
-        if sharding is None or self._share.world == 1:
+        if self._sharding is None or self._share.world == 1:
             return False
-        return len({device.process_index for device in sharding.device_set}) == jax.process_count()
+        return self._sharding_processes == int(jax.process_count())
 
     def _least(self) -> Least:
         if jax.process_count() < self._rank().world:

@@ -51,6 +51,8 @@ def cases(rank: int) -> dict[str, Any]:
             total(batch)
             counted = mine(batch) if mask is None else [n for n, ok in zip(mine(batch), mine(mask), strict=True) if ok]
             found[even].append(counted)
+    alone = feed.jax(own.batch(BATCH), rank=0, world=1)
+    found["alone"] = [len(list(alone)), len(alone.all_ranks().state_dict()["ranks"])]
     ds = ad.Dataset.range(WHOLE, output_type=np.int32).shuffle(WHOLE, seed=1).batch(BATCH)
     batches = list(feed.jax(ds, sharding=rows))
     found["whole"] = [mine(batch) for batch in batches]

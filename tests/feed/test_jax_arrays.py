@@ -302,6 +302,7 @@ def test_processes_take_the_same_steps_with_rows_of_their_own() -> None:
         assert [len(rank[even]) for rank in ranks] == [expected] * 2
         given = list(chain(*chain(*(rank[even] for rank in ranks))))
         assert even == "repeat" or len(set(given)) == len(given)
+    assert [rank["alone"] for rank in ranks] == [[each, 1] for each in steps]  # they have asked nobody
     whole = [list(chain(*rank["whole"])) for rank in ranks]
     assert sorted(whole[0] + whole[1]) == list(range(WHOLE))
     assert ranks[0]["sums"] == ranks[1]["sums"]
