@@ -175,7 +175,8 @@ class JaxFeed(Feed):
         if sharding is None:
             return jax.device_put(array)
         if isinstance(sharding, NamedSharding) and len(sharding.spec) > array.ndim:
-            sharding = NamedSharding(sharding.mesh, PartitionSpec(*sharding.spec[: array.ndim]))
+            spec = PartitionSpec(*sharding.spec[: array.ndim])
+            sharding = NamedSharding(sharding.mesh, spec, memory_kind=sharding.memory_kind)
         if array.ndim and len(array) % self._share.parts:
             raise PipelineError(
                 f"a batch of {len(array)} rows cannot be divided among {self._share.parts} groups of devices of this "

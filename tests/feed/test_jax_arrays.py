@@ -93,6 +93,14 @@ def test_batches_are_divided_over_devices(spec: tuple[Any, ...]) -> None:
     assert [labels.device for _, labels in feed.jax(ds, sharding=single)] == [DEVICES[3]] * 2
 
 
+def test_leaves_with_fewer_axes_are_in_the_same_memory() -> None:
+    """As the sharding says, though they use a part of it alone."""
+    rows = NamedSharding(jax.make_mesh((4,), ("d",)), PartitionSpec("d", None), memory_kind="pinned_host")
+    ds = ad.Dataset.range(8, output_type=np.int32).map(lambda i: (np.full(2, i, np.int32), i)).batch(4)
+    for batch in feed.jax(ds, sharding=rows):
+        assert [leaf.sharding.memory_kind for leaf in batch] == ["pinned_host"] * 2
+
+
 def test_a_batch_that_cannot_be_divided_is_refused() -> None:
     """The error has both numbers, and the leaf."""
     sharding = NamedSharding(jax.make_mesh((4,), ("d",)), PartitionSpec("d"))
