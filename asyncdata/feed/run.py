@@ -164,6 +164,9 @@ class Run:
         except Exception as error:  # noqa: BLE001 -- `next` raises it
             self._error = error
             return
+        except BaseException as error:
+            self.fail(error)  # interrupted: it cannot say any more which batch is the next one
+            raise
         if not self._hand.waiting:
             self.ended = True
             self.close()
