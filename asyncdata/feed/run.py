@@ -248,12 +248,12 @@ class Run:
 
     def commit(self, steps: int | None) -> None:
         """So many batches of the epoch were used; None: one more than before."""
-        before = self.committed
+        before = self.begun if self.committed is None else self.committed
         if steps is None:
-            steps = (self.begun if before is None else before) + 1
+            steps = before + 1
         if steps > self.handed:
             raise ValueError(f"step {steps} cannot be committed: {self.handed} batches of the epoch were handed out")
-        if before is not None and steps < before:
+        if steps < before:
             raise ValueError(f"step {steps} was committed after {before}")
         self._own.commit(steps)
         self.committed = steps

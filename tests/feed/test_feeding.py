@@ -201,6 +201,17 @@ def test_a_commit_says_what_was_used() -> None:
             feed.commit(step)
     with pytest.raises(ValueError, match="no batch was handed out"):
         plain(numbers(3, known=True)).commit()
+    # Nor can steps of before a resume, whose states nobody has any more.
+    again = plain(numbers(30, known=True))
+    next(iter(again))
+    state = again.state_dict()
+    again.load_state_dict(state)
+    steps = iter(again)
+    next(steps)
+    with pytest.raises(ValueError, match="step 0 was committed after 1"):
+        again.commit(0)
+    again.commit(1)
+    assert again.state_dict() == state
 
 
 def test_epochs_can_be_numbered_by_the_trainer() -> None:
