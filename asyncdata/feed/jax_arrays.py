@@ -33,6 +33,10 @@ from asyncdata.types import Element
 Dtypes: TypeAlias = Literal["jax"] | None
 
 _KINDS: Final = "?biufc"
+_AS_MANY_ROWS: Final = (
+    "an array is made of the rows of all processes, so each of them must give as many every time. Use "
+    "drop_remainder=True, or even='pad' to evaluate on all rows"
+)
 
 
 class JaxFeed(Feed):
@@ -47,6 +51,7 @@ class JaxFeed(Feed):
         self._dtypes = dtypes
         self._known_share: Share | None = None
         self._rows: dict[int, int] = {}
+        self._compared = False  # the first batches of all processes
         self._most_rows = rows_of_batches(node_of("dataset", dataset)) or 0
 
     def _check_process(self) -> None:
@@ -69,6 +74,8 @@ class JaxFeed(Feed):
         return self._share.rank, self._share.world
 
     def _processes(self) -> int:
+        if self._division.world == 1 and self._sharding_processes == 1:
+            return 1  # the user says that this one is alone, whatever jax knows
         return max(int(jax.process_count()), self._rank().world)
 
     @property
@@ -76,6 +83,18 @@ class JaxFeed(Feed):
         if self._known_share is None:
             self._known_share = share_of(jax.process_index(), _rows_by_process(self._sharding))
         return self._known_share
+
+    @property
+    def _sharding_processes(self) -> int:
+        """How many processes make an array together."""
+        return 1 if self._sharding is None else len({device.process_index for device in self._sharding.device_set})
+
+    @property
+    def _is_joint(self) -> bool:
+        """Whether arrays are made of rows of several ranks, and every process gives some."""
+        if self._sharding is None or self._share.world == 1:
+            return False
+        return self._sharding_processes == int(jax.process_count())
 
     def _least(self) -> Least:
         if jax.process_count() < self._rank().world:
@@ -95,7 +114,9 @@ class JaxFeed(Feed):
         return Conversion(self._on_device, self._depth)
 
     def _on_device(self, batch: Element) -> Any:
-        if self._division.even == "pad":
+        pads = self._division.even == "pad"
+        self._compare(_rows_of(batch[1] if pads else batch), pads=pads)
+        if pads:
             batch = self._filled(*batch)
         leaves, structure = flatten(batch, whole_ragged=True)
         made: list[Any] = []
@@ -111,6 +132,20 @@ class JaxFeed(Feed):
                 error.complete(leaf=leaf_names(structure)[len(made)] or None)
                 raise
         return unflatten(structure, iter(made))
+
+    def _compare(self, rows: int, *, pads: bool) -> None:
+        """Asks the others for the rows of their first batches, which one process alone cannot know to be shorter.
+
+        All processes convert it at the same step. Behind it, each of them knows the rows that the others have.
+        """
+        if self._compared or not self._is_joint:
+            return
+        least, most = _least([rows, -(max(rows, self._most_rows) if pads else rows)])
+        self._compared = True
+        if pads:
+            self._most_rows = -most
+        elif least != -most:
+            raise PipelineError(f"the first batches of the processes have {least} to {-most} rows: {_AS_MANY_ROWS}")
 
     def _filled(self, batch: Element, mask: npt.NDArray[np.bool_]) -> Element:
         """A shorter batch with as many rows as others have, because all must be divided alike; these do not count."""
@@ -133,18 +168,15 @@ class JaxFeed(Feed):
             return
         before = self._rows.setdefault(leaf, len(array))
         if len(array) != before:
-            raise PipelineError(
-                f"a batch of {len(array)} rows comes after batches of {before}: an array is made of the rows of all "
-                "processes, so each of them must give as many every time. Use drop_remainder=True, or even='pad' to "
-                "evaluate on all rows"
-            )
+            raise PipelineError(f"a batch of {len(array)} rows comes after batches of {before}: {_AS_MANY_ROWS}")
 
     def _placed(self, array: npt.NDArray[Any]) -> Any:
         sharding = self._sharding
         if sharding is None:
             return jax.device_put(array)
         if isinstance(sharding, NamedSharding) and len(sharding.spec) > array.ndim:
-            sharding = NamedSharding(sharding.mesh, PartitionSpec(*sharding.spec[: array.ndim]))
+            spec = PartitionSpec(*sharding.spec[: array.ndim])
+            sharding = NamedSharding(sharding.mesh, spec, memory_kind=sharding.memory_kind)
         if array.ndim and len(array) % self._share.parts:
             raise PipelineError(
                 f"a batch of {len(array)} rows cannot be divided among {self._share.parts} groups of devices of this "
@@ -154,6 +186,12 @@ class JaxFeed(Feed):
         # along the rows alone.
         shape = (len(array) * self._share.world, *array.shape[1:]) if array.ndim else ()
         return jax.make_array_from_process_local_data(sharding, array, shape)
+
+
+def _rows_of(batch: Element) -> int:
+    """The rows of its first leaf that has any; 0 if it is no batch."""
+    leaves, _ = flatten(batch, whole_ragged=True)
+    return next((len(leaf) for leaf in leaves if _is_known(leaf) and leaf.ndim), 0)
 
 
 def _is_known(leaf: Any) -> TypeGuard[npt.NDArray[Any]]:
@@ -203,6 +241,7 @@ def _least(numbers: list[int]) -> list[int]:
         found: list[int] = multihost_utils.process_allgather(np.array(numbers, np.int32)).min(axis=0).tolist()
     except (RuntimeError, ValueError) as error:
         raise PipelineError(
-            "no answer from the other processes (how many batches they have): one has exited, or cannot be reached"
+            "no answer from the other processes (how many batches or rows they have): one has exited, or cannot be "
+            "reached"
         ) from error
     return found

@@ -47,7 +47,8 @@ class PositionHandler(ocp.CheckpointHandler):  # type: ignore[misc]  # orbax is 
         item: HasState = args.item
         count, index = ocp.multihost.process_count(), ocp.multihost.process_index()
         if isinstance(item, Feed):
-            item._load(states)  # noqa: SLF001 -- of all ranks
+            # Its own last: of several processes with the same rank, each goes on with what it has saved.
+            item._load([*states, *states[index : index + 1]])  # noqa: SLF001 -- of all ranks
         elif len(states) == count:
             item.load_state_dict(states[index])
         else:

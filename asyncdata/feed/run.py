@@ -164,6 +164,9 @@ class Run:
         except Exception as error:  # noqa: BLE001 -- `next` raises it
             self._error = error
             return
+        except BaseException as error:
+            self.fail(error)  # interrupted: it cannot say any more which batch is the next one
+            raise
         if not self._hand.waiting:
             self.ended = True
             self.close()
@@ -218,10 +221,10 @@ class Run:
             raise
         granted = None
         if self._recalls:
-            self._recalls = False
             granted = recalled(self._known(), here, self._least)
         if granted is None:
             granted = vote(self._even, ready, here, self._least)
+        self._recalls = False
         if granted.last and granted.steps is not None:
             self._total = self._taken + granted.steps
         return granted
@@ -238,17 +241,19 @@ class Run:
         """What a state after so many steps knows: by the votes before them, which all ranks have taken part in."""
         if self._even is None or self._least is None or not steps % WINDOW:
             return None
+        if self._recalls:
+            return self._recall  # nobody has voted since
         vote_behind = steps + until_vote(steps)
         return Agreed(self._even, vote_behind if self._total is None else min(vote_behind, self._total))
 
     def commit(self, steps: int | None) -> None:
         """So many batches of the epoch were used; None: one more than before."""
-        before = self.committed
+        before = self.begun if self.committed is None else self.committed
         if steps is None:
-            steps = (self.begun if before is None else before) + 1
+            steps = before + 1
         if steps > self.handed:
             raise ValueError(f"step {steps} cannot be committed: {self.handed} batches of the epoch were handed out")
-        if before is not None and steps < before:
+        if steps < before:
             raise ValueError(f"step {steps} was committed after {before}")
         self._own.commit(steps)
         self.committed = steps

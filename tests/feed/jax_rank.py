@@ -51,6 +51,8 @@ def cases(rank: int) -> dict[str, Any]:
             total(batch)
             counted = mine(batch) if mask is None else [n for n, ok in zip(mine(batch), mine(mask), strict=True) if ok]
             found[even].append(counted)
+    alone = feed.jax(own.batch(BATCH), rank=0, world=1)
+    found["alone"] = [len(list(alone)), len(alone.all_ranks().state_dict()["ranks"])]
     ds = ad.Dataset.range(WHOLE, output_type=np.int32).shuffle(WHOLE, seed=1).batch(BATCH)
     batches = list(feed.jax(ds, sharding=rows))
     found["whole"] = [mine(batch) for batch in batches]
@@ -67,6 +69,15 @@ def cases(rank: int) -> dict[str, Any]:
         list(feed.jax(short, sharding=rows))
     except PipelineError as error:
         found["short"] = str(error)
+    found["first"] = []
+    seven = ad.Dataset.range(7, output_type=np.int32).batch(BATCH).map(lambda batch: batch + 1)
+    padded = feed.jax(seven, sharding=rows, even="pad")
+    for batch, mask in padded:
+        found["first"] += [list(batch.shape), int(total(batch * mask)), padded.state_dict()["rows"]]
+    try:
+        list(feed.jax(seven, sharding=rows))
+    except PipelineError as error:
+        found["first"].append(str(error))
     found["evaluated"] = []
     for count, function in product(EVALUATED, (None, lambda _: True)):
         numbers = ad.Dataset.range(count, output_type=np.int32).map(lambda number: {"x": number, "name": f"{number}"})

@@ -1,7 +1,8 @@
 """One of several processes that share an Orbax checkpoint.
 
 ``python -m tests.feed.orbax_rank FOLDER save|restore WORLD RANK COORDINATOR`` trains two steps and saves, or restores
-and trains to the end of the epoch. Prints a line of JSON: what it was given, by a feed and by an iterator.
+and trains to the end of the epoch. Prints a line of JSON: what it was given, by a feed, by an iterator, and by a feed
+that is rank 0 of 1 in every process.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ def given(folder: str, mode: str, world: int, rank: int) -> dict[str, list[int]]
     ds = ad.Dataset.range(COUNT, output_type=np.int32).shuffle(8, seed=1)
     fed = feed.jax(ds.filter(lambda _: True).batch(3), even="pad")
     iterator = ds.shard(world, rank).batch(3).iterator(epoch=0)
-    found: dict[str, list[int]] = {"feed": [], "iterator": []}
+    alone = feed.jax(ds.batch(3), rank=0, world=1)
+    found: dict[str, list[int]] = {"feed": [], "iterator": [], "alone": []}
 
     def padded(element: Any) -> list[int]:
         batch, mask = element if isinstance(element, tuple) else (element, None)
@@ -38,16 +40,25 @@ def given(folder: str, mode: str, world: int, rank: int) -> dict[str, list[int]]
             for _ in range(2):
                 found["feed"] += padded(next(steps))
                 found["iterator"] += next(iterator).tolist()
-            saved = ocp.args.Composite(feed=feed.orbax_save(fed), iterator=feed.orbax_save(iterator))
+            steps_alone = iter(alone)
+            for _ in range(1 + rank):
+                found["alone"] += padded(next(steps_alone))
+            saved = ocp.args.Composite(
+                feed=feed.orbax_save(fed), iterator=feed.orbax_save(iterator), alone=feed.orbax_save(alone)
+            )
             next(steps)  # Orbax may save later than it is told
             next(iterator)
             manager.save(2, args=saved)
             manager.wait_until_finished()
         else:
-            loaded = ocp.args.Composite(feed=feed.orbax_restore(fed), iterator=feed.orbax_restore(iterator))
+            loaded = ocp.args.Composite(
+                feed=feed.orbax_restore(fed), iterator=feed.orbax_restore(iterator), alone=feed.orbax_restore(alone)
+            )
             assert manager.restore(2, args=loaded)["feed"] is fed
             for element in fed:
                 found["feed"] += padded(element)
+            for element in alone:
+                found["alone"] += padded(element)
             for batch in iterator:
                 found["iterator"] += batch.tolist()
     iterator.close()

@@ -20,7 +20,7 @@ from asyncdata.feed.even import WINDOW
 from asyncdata.feed.own_batches import END, EpochPlace, OwnBatches
 from asyncdata.feed.ranks import Even
 from asyncdata.feed.run import Conversion, Run
-from tests.feed.plain import Meeting, on_all_ranks, plain
+from tests.feed.plain import Meeting, PlainFeed, on_all_ranks, plain
 from tests.samples import samples
 
 BATCH = 3
@@ -201,6 +201,17 @@ def test_a_commit_says_what_was_used() -> None:
             feed.commit(step)
     with pytest.raises(ValueError, match="no batch was handed out"):
         plain(numbers(3, known=True)).commit()
+    # Nor can steps of before a resume, whose states nobody has any more.
+    again = plain(numbers(30, known=True))
+    next(iter(again))
+    state = again.state_dict()
+    again.load_state_dict(state)
+    steps = iter(again)
+    next(steps)
+    with pytest.raises(ValueError, match="step 0 was committed after 1"):
+        again.commit(0)
+    again.commit(1)
+    assert again.state_dict() == state
 
 
 def test_epochs_can_be_numbered_by_the_trainer() -> None:
@@ -607,6 +618,30 @@ def test_a_state_knows_what_was_agreed_on(even: Even, counts: list[int]) -> None
         assert on_all_ranks(world, rest) == [[batch for _, batch in found[step:]] for _, found in ranks]
         assert again.steps[0] == step  # the ranks compare what they know
         assert again.steps[1:] == [vote for vote in votes if vote >= step]
+
+
+@pytest.mark.parametrize("recall", [["repeat", 6], None])
+def test_a_state_in_front_of_the_first_vote_is_the_loaded_one(recall: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that is interrupted before it has asked the others knows what its state does, and nothing more."""
+
+    def loaded(state: Any = None) -> PlainFeed:
+        ds = ad.Dataset.range(18).filter(lambda _: True).batch(BATCH)
+        feed = plain(ds, 0, Meeting(1), world=2, even="repeat", shard=False)
+        if state is not None:
+            feed.load_state_dict(state)
+        return feed
+
+    feed = loaded()
+    for _ in itertools.islice(feed, 5):
+        pass
+    state = {**feed.state_dict(), "agreed": recall}
+    again = loaded(state)
+    with monkeypatch.context() as patched:
+        patched.setattr(OwnBatches, "own", _interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            next(iter(again))
+    assert again.state_dict()["agreed"] == recall
+    assert [values(batch) for batch in loaded(again.state_dict())] == [[15, 16, 17]]
 
 
 def test_ranks_that_know_different_things_vote() -> None:

@@ -93,6 +93,14 @@ def test_batches_are_divided_over_devices(spec: tuple[Any, ...]) -> None:
     assert [labels.device for _, labels in feed.jax(ds, sharding=single)] == [DEVICES[3]] * 2
 
 
+def test_leaves_with_fewer_axes_are_in_the_same_memory() -> None:
+    """As the sharding says, though they use a part of it alone."""
+    rows = NamedSharding(jax.make_mesh((4,), ("d",)), PartitionSpec("d", None), memory_kind="pinned_host")
+    ds = ad.Dataset.range(8, output_type=np.int32).map(lambda i: (np.full(2, i, np.int32), i)).batch(4)
+    for batch in feed.jax(ds, sharding=rows):
+        assert [leaf.sharding.memory_kind for leaf in batch] == ["pinned_host"] * 2
+
+
 def test_a_batch_that_cannot_be_divided_is_refused() -> None:
     """The error has both numbers, and the leaf."""
     sharding = NamedSharding(jax.make_mesh((4,), ("d",)), PartitionSpec("d"))
@@ -302,6 +310,7 @@ def test_processes_take_the_same_steps_with_rows_of_their_own() -> None:
         assert [len(rank[even]) for rank in ranks] == [expected] * 2
         given = list(chain(*chain(*(rank[even] for rank in ranks))))
         assert even == "repeat" or len(set(given)) == len(given)
+    assert [rank["alone"] for rank in ranks] == [[each, 1] for each in steps]  # they have asked nobody
     whole = [list(chain(*rank["whole"])) for rank in ranks]
     assert sorted(whole[0] + whole[1]) == list(range(WHOLE))
     assert ranks[0]["sums"] == ranks[1]["sums"]
@@ -310,6 +319,9 @@ def test_processes_take_the_same_steps_with_rows_of_their_own() -> None:
     for rank in ranks:
         assert rank["columns"] == [TABLE.tolist(), [len(TABLE)]]
         assert "a batch of 2 rows comes after batches of 4" in rank["short"]
+        # Nobody knows in advance how many rows the first batches have: one process has four, the other one three.
+        assert rank["first"][:-1] == [[2 * BATCH], sum(range(1, 8)), BATCH]
+        assert "the first batches of the processes have 3 to 4 rows" in rank["first"][-1]
     for number, (sums, names) in enumerate(ranks[0]["evaluated"]):
         count = EVALUATED[number // 2]
         assert ranks[1]["evaluated"][number][0] == sums

@@ -61,6 +61,10 @@ def check_rest(folder: Path, before: list[dict[str, Any]], world: int) -> None:
     for source in ("feed", "iterator"):
         assert [len(rank[source]) for rank in before] == [6] * len(before)
         assert sorted(chain(*(rank[source] for rank in before + after))) == list(range(COUNT))
+    # A feed that is alone in its process goes on with that process's position.
+    for number, (saved, rest) in enumerate(zip(before, after, strict=False)):
+        assert len(saved["alone"]) == 3 * (1 + number)
+        assert sorted(saved["alone"] + rest["alone"]) == list(range(COUNT))
 
 
 @pytest.mark.slow

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 import asyncdata as ad
-from asyncdata.errors import PipelineError, StateError
+from asyncdata.errors import PipelineClosedError, PipelineError, StateError
 from asyncdata.feed.feeding import AllRanks, Feed, UsedBatches
+from asyncdata.feed.own_batches import OwnBatches
 from asyncdata.feed.ranks import Even
 from tests.feed.plain import Meeting, on_all_ranks, plain
 from tests.samples import samples
@@ -296,3 +297,25 @@ def test_an_error_ahead_is_raised_with_the_batch_that_it_belongs_to() -> None:
     with pytest.raises(ZeroDivisionError):
         next(steps)
     assert place(feed) == (0, 2)
+
+
+def test_an_interrupt_ahead_ends_the_iteration(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have taken a batch that nobody gets any more: none of those behind it comes, and the state gives all."""
+    feed, expected = plain(numbers(20, known=True)), [batch.tolist() for batch in numbers(20, known=True)]
+    steps = iter(feed)
+    found = [next(steps).tolist()]
+    own = OwnBatches.own
+
+    def interrupted(batches: OwnBatches) -> Any:
+        own(batches)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(OwnBatches, "own", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            feed.look_ahead()
+    with pytest.raises(PipelineClosedError, match="KeyboardInterrupt"):
+        next(steps)
+    again = plain(numbers(20, known=True))
+    again.load_state_dict(feed.state_dict())
+    assert found + [batch.tolist() for batch in again] == expected

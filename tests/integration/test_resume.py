@@ -154,6 +154,9 @@ def test_trainers_that_read_ahead() -> None:
         assert it.state_dict()["position"] == 6
     with it_of(dataset, it.state_dict()) as other:
         assert [text(next(other)) for _ in range(4)] == list(map(text, batches[6:]))
+        with pytest.raises(ValueError, match="position 5 was committed after 6"):
+            other.commit(5)  # of before the resume: its state is not known any more
+        assert other.state_dict()["position"] == 10
     with pytest.raises(ValueError, match="not reached"):
         it.commit(99)
     with pytest.raises(ValueError, match="committed after"):

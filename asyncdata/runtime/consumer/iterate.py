@@ -263,8 +263,9 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
         with self._lock:
             self._check_position(position)
             committed = self._positions.committed
-            if committed is not None and position < committed:
-                raise ValueError(f"position {position} was committed after {committed}")
+            before = self._positions.first if committed is None else committed
+            if position < before:
+                raise ValueError(f"position {position} was committed after {before}")
             self._positions.commit(position)
 
     def _check_position(self, position: int) -> None:

@@ -8,6 +8,7 @@ everything. Everything else happens in the consumers' own threads.
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import marshal
 import os
@@ -202,6 +203,9 @@ class Loader:
             size: In how many bytes.
             keep: Takes the intake before anybody else knows of it.
             trace_fd: Where it notes what it does; also the caller's.
+
+        Raises:
+            OSError: Descriptors have run out, or a signal has ended the sending in another thread.
         """
         number = next(self._numbers)
         ours, theirs = Channel.pair(stream=self._stream, message_bytes=protocol.MESSAGE_BYTES)
@@ -211,13 +215,17 @@ class Loader:
         self._intakes[number] = intake
         if self._gone.is_open:
             intake.cut()
+        done = False
         with theirs:
 
             def send() -> bool:
+                nonlocal done
                 self._control.hand_over(protocol.OPEN, number, fd=theirs.fileno())
                 if trace_fd is not None:
                     self._control.hand_over(protocol.TRACE, number, fd=trace_fd)
-                return self._control.hand_over(protocol.RUN, number, size, fd=plan_fd)
+                sent = self._control.hand_over(protocol.RUN, number, size, fd=plan_fd)
+                done = True
+                return sent
 
             try:
                 if not self._gone.is_open:
@@ -226,6 +234,9 @@ class Loader:
             finally:
                 # Interrupted: soon its descriptors are closed, and their numbers others'.
                 self.outbox.withdraw(send)
+        if not done and not self._gone.is_open:
+            # Taken over by another thread, which was interrupted in the middle of it; nobody sends the rest.
+            raise OSError(errno.EINTR, "the pipeline was not sent to the loader process")
 
     def left(self, intake: Intake) -> None:
         """An intake's socket is closed; takes no lock."""

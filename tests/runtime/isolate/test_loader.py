@@ -7,13 +7,15 @@ import math
 import os
 import resource
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 import asyncdata as ad
 from asyncdata.runtime.isolate.loader import Loader
+from asyncdata.runtime.isolate.protocol import OPEN, RUN
 from asyncdata.testing import check, snapshot
+from asyncdata.workers.channel import Channel
 
 
 @contextlib.contextmanager
@@ -55,6 +57,33 @@ def test_a_pipeline_without_descriptors_says_what_to_do() -> None:
             with few_descriptors(spare), pytest.raises(ad.SystemResourceError, match="ulimit -n"):
                 numbers.iterator()
         assert not check(before, only=("descriptor",))
+        assert len(list(numbers)) == 3
+
+
+@pytest.mark.parametrize("step", [OPEN, RUN])
+def test_a_pipeline_that_another_thread_did_not_send_says_so(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That thread was interrupted in the middle of it, by Ctrl-C: an error, not an iterator that waits."""
+    numbers = ad.Dataset.range(3)
+    with ad.Runtime(ad.Options(isolate=True, num_workers=0)) as runtime:
+        assert len(list(numbers)) == 3
+        assert runtime.loader is not None
+        outbox, hand_over = runtime.loader.outbox, Channel.hand_over
+
+        def interrupted(control: Channel, kind: int, *values: int, fd: int) -> bool:
+            if kind == step:
+                raise KeyboardInterrupt
+            return hand_over(control, kind, *values, fd=fd)
+
+        def post(send: Callable[[], bool]) -> None:
+            outbox._queue.append(send)
+            with contextlib.suppress(KeyboardInterrupt):  # the other thread's
+                outbox.flush()
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Channel, "hand_over", interrupted)
+            patched.setattr(outbox, "post", post)
+            with pytest.raises(ad.SystemResourceError, match="the pipeline was not sent"):
+                numbers.iterator()
         assert len(list(numbers)) == 3
 
 
