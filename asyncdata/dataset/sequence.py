@@ -65,7 +65,7 @@ def resampled(
             return whole if share else rest
         weights = (share, 1 - share)
     return SampleFrom(
-        datasets=(whole, rest), weights=weights, varying=varying, seed=seed, stop_on_empty=True, rerandomize=None
+        datasets=(whole, rest), weights=weights, varying=varying, seed=seed, stop_on_empty=True, rerandomize=True
     )
 
 
