@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import copyreg
 import dis
+import functools
 import hashlib
 import random
 import types
@@ -91,7 +92,7 @@ class _Digester:
             return
         variable, space, rest = name.partition(" ")
         for attribute, part in (state or {}).items():
-            if not attribute.startswith("__"):
+            if not attribute.startswith("__") or attribute == "__wrapped__":
                 known = given and isinstance(part, types.FunctionType)
                 self._parts[f"{variable}.{attribute}{space}{rest}"] = (
                     self._follow(part).hex() if known else self._safely(part)
@@ -223,9 +224,11 @@ class _Digester:
         if isinstance(value, types.BuiltinFunctionType):
             owner = None if isinstance(value.__self__, types.ModuleType | type) else value.__self__
             return _hash("name", _name_of(value), self._digest(owner))
-        wrapped = getattr(value, "__wrapped__", None)
-        if callable(value) and callable(wrapped):
-            return _hash("wrapper", _name_of(type(value)), self._digest(wrapped))
+        if _is_transparent(value):
+            return _hash("wrapper", _name_of(type(value)), self._digest(value.__wrapped__))
+        if isinstance(value, functools.partial) and callable(getattr(value, "__wrapped__", None)):
+            # What else is in its dict was copied from the function.
+            return _hash("wrapper", "partial", *map(self._digest, (value.func, value.args, value.keywords)))
         return self._reduced(value)
 
     def _reduced(self, value: Any) -> bytes:
@@ -257,12 +260,22 @@ def _attributes(value: Any) -> dict[str, Any] | None:
     ready = (type, types.ModuleType, types.FunctionType, types.MethodType, types.BuiltinFunctionType, Node)
     if kind in _PLAIN or kind.__module__ in ("builtins", "numpy") or isinstance(value, (*ready, *_STATE_IS_CHANCE)):
         return None
-    if callable(getattr(value, "__wrapped__", None)):
+    if _is_transparent(value):
         return None
     reduced = _reduce(value)
     whole = isinstance(reduced, str) or tuple(reduced[:2]) != (copyreg.__newobj__, (kind,))  # type: ignore[attr-defined]  # typeshed lacks it
     state = {} if whole or reduced[2] is None else reduced[2]
     return None if whole or not isinstance(state, dict) or any(part is not None for part in reduced[3:]) else state
+
+
+def _is_transparent(value: Any) -> bool:
+    """Whether a callable counts as the one that it wraps.
+
+    What wrappers of installed packages hold besides, such as results and compiled code, changes with calls. A partial,
+    and an object of a class of the user's, are more than the function.
+    """
+    wraps = callable(value) and callable(getattr(value, "__wrapped__", None))
+    return wraps and not isinstance(value, functools.partial) and _has_known_name(type(value))
 
 
 def _globals_used(function: types.FunctionType) -> Iterator[tuple[str, Any]]:

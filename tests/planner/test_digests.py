@@ -70,6 +70,18 @@ class Rich:
         return 2 * x
 
 
+class Times:
+    """A decorator that is a class."""
+
+    def __init__(self, function: Callable[[int], Any], factor: int) -> None:
+        functools.update_wrapper(self, function)
+        self.factor = factor
+
+    def __call__(self, x: int) -> Any:
+        """The multiple of the result."""
+        return self.__wrapped__(x) * self.factor  # type: ignore[attr-defined]  # set by update_wrapper
+
+
 def digest(value: Any) -> Parts:
     """The parts of one value."""
     return parts_of([("value", value)], lambda node: repr(type(node)))
@@ -133,6 +145,15 @@ VALUES: list[Callable[[], Any]] = [
     lambda: pathlib.PurePath("a"),
     lambda: functools.partial(int, base=2),
     lambda: functools.partial(int, base=3),
+    lambda: functools.update_wrapper(functools.partial(odd), odd),
+    lambda: functools.update_wrapper(functools.partial(odd, n=1), odd),
+    lambda: functools.update_wrapper(functools.partial(odd, n=2), odd),
+    lambda: Times(odd, 1),
+    lambda: Times(odd, 2),
+    lambda: Times(even, 2),
+    lambda: [Times(odd, 1)],
+    lambda: [Times(odd, 2)],
+    lambda: [Times(even, 2)],
     lambda: odd,
     lambda: even,
     lambda: closing(1),

@@ -260,6 +260,15 @@ def test_seeds_and_errors_count_where_they_matter(tmp_path: Path) -> None:
         list(ds)
 
 
+def test_boundaries_of_buckets_count(tmp_path: Path) -> None:
+    """Elements in buckets of other boundaries are others, also if there are as many."""
+    ds = D.range(12).map(lambda x: np.zeros(x % 6 + 1))
+    list(ds.bucket_by_sequence_length(len, [3], [2, 2]).snapshot(tmp_path / "kept"))
+    list(ds.bucket_by_sequence_length(len, [3], [2, 2]).snapshot(tmp_path / "kept"))
+    with pytest.raises(ad.StaleDataError, match=r"key\._boundaries has changed"):
+        list(ds.bucket_by_sequence_length(len, [5], [2, 2]).snapshot(tmp_path / "kept"))
+
+
 def write(path: Path, numbers: range) -> str:
     """A file of records."""
     with ad.TFRecordWriter(path) as writer:
