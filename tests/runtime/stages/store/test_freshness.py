@@ -327,6 +327,33 @@ def test_files_that_change(name: str, tmp_path: Path) -> None:
                 list(ds)
 
 
+MEMORY: dict[str, Callable[[Path], ad.Dataset]] = {
+    "named": lambda path: ad.TFRecordDataset(f"{path}/a.rec"),
+    "listed": lambda path: D.list_files(f"{path}/*.rec", shuffle=False).interleave(ad.TFRecordDataset),
+    "listed inside": lambda path: D.range(1).flat_map(
+        lambda _: D.list_files(f"{path}/*.rec", shuffle=False).interleave(ad.TFRecordDataset)
+    ),
+    "two in memory": lambda path: ad.TFRecordDataset(f"{path}/a.rec").cache().map(bytes),
+}
+
+
+@pytest.mark.parametrize("name", MEMORY)
+def test_files_behind_a_memory_that_was_filled_before(name: str, tmp_path: Path) -> None:
+    """What is kept in a file is of the files that were read into memory, as they were then."""
+    write(tmp_path / "a.rec", range(3))
+    with ad.Runtime(INLINE):
+        remembered, same = MEMORY[name](tmp_path).cache(), MEMORY[name](tmp_path).cache()
+        before = list(remembered)
+        for number, behind in enumerate((remembered, remembered.cache())):
+            list(behind.map(bytes).cache(tmp_path / f"same{number}"))
+            assert list(same.map(bytes).cache(tmp_path / f"same{number}")) == before
+        write(tmp_path / "a.rec", range(4))
+        for number, behind in enumerate((remembered, remembered.cache())):
+            assert list(behind.map(bytes).cache(tmp_path / f"other{number}")) == before
+            with pytest.raises(ad.StaleDataError, match=r"a\.rec has changed"):
+                list(MEMORY[name](tmp_path).cache().map(bytes).cache(tmp_path / f"other{number}"))
+
+
 INNER: dict[str, Callable[[str], ad.Dataset]] = {
     "flat_map": lambda place: (
         D.from_tensor_slices([f"{place}/*.rec"])
