@@ -261,7 +261,8 @@ class Freshness:
         if difference is not None:
             raise self._stale(difference)
         self._warn([*unknown, *unlisted])
-        self.reads.update(Reads(set(read), dict.fromkeys(patterns, self._manifest), set(unlisted)))
+        own = map(patterns_of, self._nodes())  # which finish notes, too
+        self.reads.update(Reads(set(read), dict.fromkeys([*own, *patterns], self._manifest), set(unlisted)))
         self._pass_on()
 
     def fits(self) -> bool:

@@ -419,6 +419,23 @@ def test_files_that_inner_datasets_list(name: str, store: str, tmp_path: Path) -
             list(kept)
 
 
+def test_listings_of_an_inner_cache_that_was_complete(tmp_path: Path) -> None:
+    """What a complete cache inside has listed when it was filled is listed again for the cache around it."""
+    write(tmp_path / "a.rec", range(3))
+
+    def inner() -> ad.Dataset:
+        files = D.list_files(f"{tmp_path}/*.rec", shuffle=False)
+        return files.interleave(ad.TFRecordDataset).cache(tmp_path / "inner")
+
+    outer = D.range(1).flat_map(lambda _: inner()).cache(tmp_path / "outer").with_options(INLINE)
+    expected = list(inner().with_options(INLINE))
+    assert list(outer) == expected
+    assert list(outer) == expected
+    write(tmp_path / "b.rec", range(2))
+    with pytest.raises(ad.StaleDataError, match=r"b\.rec is new"):
+        list(outer)
+
+
 @pytest.mark.parametrize("isolate", [False, True])
 @pytest.mark.parametrize("store", STORES)
 def test_objects_that_inner_datasets_list(store: str, isolate: bool, tmp_path: Path) -> None:
