@@ -267,6 +267,7 @@ def _parquet(node: files.ParquetRows, scope: Scope, context: StageContext) -> St
         columns=node.columns,
         filters=node.filters,
         piece_bytes=_chunk_bytes(node.url, scope),
+        opened=lambda info: manifest.__setitem__(info.url, info),
     )
 
 

@@ -7,10 +7,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import asyncdata as ad
@@ -352,6 +355,32 @@ def test_files_behind_a_memory_that_was_filled_before(name: str, tmp_path: Path)
             assert list(behind.map(bytes).cache(tmp_path / f"other{number}")) == before
             with pytest.raises(ad.StaleDataError, match=r"a\.rec has changed"):
                 list(MEMORY[name](tmp_path).cache().map(bytes).cache(tmp_path / f"other{number}"))
+
+
+def write_table(path: Path, rows: int) -> None:
+    """A Parquet file in the place of another."""
+    pq.write_table(pa.table({"x": range(rows)}), f"{path}.new")
+    os.replace(f"{path}.new", path)
+
+
+REPLACED: dict[str, tuple[Callable[[Path, int], Any], Callable[[str], ad.Dataset]]] = {
+    "records": (lambda path, rows: write(path, range(rows)), ad.TFRecordDataset),
+    "rows": (write_table, lambda path: ad.ParquetDataset(path).map(lambda row: row["x"])),
+}
+
+
+@pytest.mark.parametrize("name", REPLACED)
+def test_a_file_that_is_replaced_while_it_is_read(name: str, tmp_path: Path) -> None:
+    """What is kept is of the file that was read, not of the one that was there at the end."""
+    put, make = REPLACED[name]
+    put(tmp_path / "file", 4)
+    kept = make(f"{tmp_path}/file").cache(tmp_path / "kept").with_options(INLINE)
+    with closing(iter(kept)) as elements:
+        next(elements)
+        put(tmp_path / "file", 5)
+        assert len(list(elements)) == 3
+    with pytest.raises(ad.StaleDataError, match="file has changed"):
+        list(kept)
 
 
 INNER: dict[str, Callable[[str], ad.Dataset]] = {
