@@ -108,7 +108,7 @@ def first_difference(was: list[Step], now: list[Step], *, functions: bool) -> st
         place = new["step"] if number == 0 else f"step {number}, {new['step']}"
         for name in sorted({*old["settings"], *new["settings"]}):
             values = [step["settings"].get(name) for step in (old, new)]
-            if values[0] != values[1]:
+            if json.dumps(values[0]) != json.dumps(values[1]):  # so that 1 is not True
                 return f"{name} of {place} was {values[0]!r} and is {values[1]!r}"
         changed = _changed(old["parts"], new["parts"]) if functions else None
         if changed is not None:
@@ -164,11 +164,20 @@ def _shown(value: Any) -> tuple[bool, Any]:
     if isinstance(value, float):
         return True, repr(value)
     if isinstance(value, str):
-        return len(value) <= _LONGEST_SHOWN, redact_url(value)
+        shown = redact_url(value)
+        return len(value) <= _LONGEST_SHOWN, {"text": shown} if _is_like_float(shown) else shown
     if type(value) is tuple and len(value) <= _MOST_SHOWN:
         parts = [_shown(part) for part in value]
         return all(known for known, _ in parts), [shown for _, shown in parts]
     return False, None
+
+
+def _is_like_float(text: str) -> bool:
+    """Whether a text is what a float is stored as."""
+    try:
+        return repr(float(text)) == text
+    except ValueError:
+        return False
 
 
 def _as_text(node: Node) -> str:
