@@ -31,6 +31,7 @@ CHANGE_NOTHING: Final = (
 )
 _MOST_SHOWN: Final = 16
 _LONGEST_SHOWN: Final = 2000
+_NOTHING: Final = object()
 
 Step = dict[str, Any]
 
@@ -69,14 +70,12 @@ def keep_recipe(node: Node, options: Options) -> Node:
 
 
 def settled(before: list[Step], after: list[Step]) -> list[Step]:
-    """The recipe of a run: what it changed itself cannot be compared with anything."""
-    return [
-        {
-            **old,
-            "parts": {name: part if new["parts"].get(name) == part else None for name, part in old["parts"].items()},
-        }
-        for old, new in zip(before, after, strict=True)
-    ]
+    """The recipe of a run: what it changed or made itself cannot be compared with anything."""
+    return [{**old, "parts": _settled(old["parts"], new["parts"])} for old, new in zip(before, after, strict=True)]
+
+
+def _settled(old: Parts, new: Parts) -> Parts:
+    return {name: old[name] if name in old and old[name] == new.get(name) else None for name in {**old, **new}}
 
 
 def uncompared(*recipes: list[Step]) -> list[str]:
@@ -118,11 +117,14 @@ def first_difference(was: list[Step], now: list[Step], *, functions: bool) -> st
 
 def _changed(old: Parts, new: Parts) -> str | None:
     for name in {**new, **old}:
-        if name not in new:
+        was, now = old.get(name, _NOTHING), new.get(name, _NOTHING)
+        if was is None or now is None:
+            continue  # a run may have made it, and another one not yet
+        if now is _NOTHING:
             return f"{name} is gone"
-        if name not in old:
+        if was is _NOTHING:
             return f"{name} is new"
-        if None not in (old[name], new[name]) and old[name] != new[name]:
+        if was != now:
             return f"{name} has changed"
     return None
 

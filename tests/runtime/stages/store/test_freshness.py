@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
@@ -577,6 +578,38 @@ def test_what_cannot_be_compared_is_warned_of_once(tmp_path: Path) -> None:
             assert list(ds.snapshot(tmp_path)) == [0, 1, 2]
         assert len(told) == 1
     assert seen == [0, 1, 2]
+
+
+class Loading:
+    """A function that keeps what it makes first."""
+
+    @functools.cached_property
+    def rate(self) -> int:
+        """A property that is computed once."""
+        return 2
+
+    def __call__(self, x: Any) -> int:
+        if not hasattr(self, "model"):
+            self.model = 1
+        return int(x) * self.rate + self.model
+
+
+def loading(x: Any) -> int:
+    """A function that makes a global when it needs it."""
+    names = globals()
+    names.setdefault("MODEL", 1)
+    return int(x) * 2 + MODEL  # type: ignore[name-defined]  # noqa: F821 -- see above
+
+
+@pytest.mark.filterwarnings("ignore:.* cannot notice changes")
+@pytest.mark.parametrize("make", [Loading, lambda: loading], ids=["attributes", "a global"])
+def test_what_a_run_makes_is_no_difference(make: Callable[[], Any], tmp_path: Path) -> None:
+    """What a function has made when it has run is there in one process and not yet in another."""
+    function = make()
+    for each in (function, function):
+        assert list(D.range(3).map(each).cache(tmp_path / "kept").with_options(INLINE)) == [1, 3, 5]
+    globals().pop("MODEL", None)
+    assert list(D.range(3).map(make()).cache(tmp_path / "kept").with_options(INLINE)) == [1, 3, 5]
 
 
 def test_other_versions(tmp_path: Path) -> None:
