@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import sys
 from itertools import zip_longest
 from typing import Any, Final
@@ -31,6 +32,9 @@ CHANGE_NOTHING: Final = (
 )
 _MOST_SHOWN: Final = 16
 _LONGEST_SHOWN: Final = 2000
+_URL: Final = re.compile(r"[\w+.-]+://[^@?#=]*[@?#=]")
+"""Of which something may be secret."""
+
 _NOTHING: Final = object()
 
 Step = dict[str, Any]
@@ -153,7 +157,7 @@ def _step(node: Node, inputs: list[int]) -> Step:
         if known:
             settings[name] = shown
         else:
-            others.append((name, value))
+            others.append((name, _without_secrets(value)))
     if isinstance(node, Map) and node.executor == "vectorized":
         settings["vectorized"] = True
     return {"step": node.label, "inputs": inputs, "settings": settings, "parts": parts_of(others, _as_text)}
@@ -172,6 +176,13 @@ def _shown(value: Any) -> tuple[bool, Any]:
         parts = [_shown(part) for part in value]
         return all(known for known, _ in parts), [shown for _, shown in parts]
     return False, None
+
+
+def _without_secrets(value: Any) -> Any:
+    """The same for texts and tuples that are too long to be stored; a text that is no URL is data."""
+    if isinstance(value, str):
+        return redact_url(value) if _URL.match(value) else value
+    return tuple(map(_without_secrets, value)) if type(value) is tuple else value
 
 
 def _is_like_float(text: str) -> bool:

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import asyncdata as ad
+from asyncdata.planner.digests import parts_of
 from asyncdata.planner.recipe import Recipe
 from asyncdata.runtime.stages.store import freshness
 from fake_gcs import FakeGCS
@@ -632,11 +633,21 @@ def test_other_versions(tmp_path: Path) -> None:
         list(ds.snapshot(tmp_path))
 
 
-def test_secrets_of_urls_are_not_kept() -> None:
-    """Signatures of URLs are left out, and another one is no difference."""
+@pytest.mark.parametrize("urls", [["https://host/a"], [f"https://host/{n}" for n in range(20)], ["x://" + "a" * 3000]])
+def test_secrets_of_urls_are_not_kept(urls: list[str]) -> None:
+    """Signatures of URLs are left out, also of many or long ones, and another one is no difference."""
     steps = [
-        Recipe(ad.TFRecordDataset(f"https://host/a?Signature={signature}")._node, INLINE).steps()
+        Recipe(ad.TFRecordDataset([f"{url}?Signature={signature}" for url in urls])._node, INLINE).steps()
         for signature in ("hidden", "other")
     ]
     assert steps[0] == steps[1]
     assert "hidden" not in json.dumps(steps)
+    others = Recipe(ad.TFRecordDataset([f"{url}b?Signature=hidden" for url in urls])._node, INLINE).steps()
+    assert steps[0] != others
+
+
+def test_long_settings_without_secrets_count_as_they_are() -> None:
+    """What is no URL, or has nothing to hide, has the digest of the whole."""
+    for texts in (("gs://bucket/a",) * 20, ("a?Signature=hidden",) * 20):
+        listed = Recipe(D.list_files(list(texts))._node, INLINE).steps()[-1]
+        assert listed["parts"]["patterns"] == parts_of([("patterns", texts)], str)["patterns"]
