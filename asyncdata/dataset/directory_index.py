@@ -79,8 +79,11 @@ def index_directory(
         names = _classes(folders, class_names)
         paths = []
         found = []
+        by_class: dict[str, list[tuple[str, str]]] = {}
+        for folder, file in files:
+            by_class.setdefault(folder.partition("/")[0], []).append((folder, file))
         for number, name in enumerate(names):
-            inside = [(folder, file) for folder, file in files if folder == name or folder.startswith(f"{name}/")]
+            inside = by_class.get(name, [])
             paths += [_join(directory, folder, file) for folder, file in inside]
             found += [number] * len(inside)
     else:

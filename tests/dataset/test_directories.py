@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import asyncdata as ad
+from asyncdata.dataset import directory_index
 from asyncdata.feed.ranks import Division, Rank
 from asyncdata.formats.image import encode_jpeg, encode_png
 from fake_gcs import FakeGCS
@@ -165,6 +166,39 @@ def test_texts(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == "Found 2 files.\n"
     ad.text_dataset_from_directory(folder, seed=1, validation_split=0.5, subset="training")
     assert capsys.readouterr().out.endswith("Using 1 files for training.\n")
+
+
+class Counted(str):
+    """A folder that counts how often it is looked at."""
+
+    looks = 0
+    __slots__ = ()
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        Counted.looks += 1
+        return str(self) == other
+
+    def startswith(self, *given: Any) -> bool:
+        Counted.looks += 1
+        return super().startswith(*given)
+
+    def partition(self, sep: str) -> tuple[str, str, str]:
+        Counted.looks += 1
+        return super().partition(sep)
+
+
+def test_many_classes_and_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The work per file does not depend on how many classes there are."""
+    names = [f"class{number:03}" for number in range(100)]
+    files = [(Counted(f"{name}/inner"), f"{number}.txt") for name in names for number in range(10)]
+    monkeypatch.setattr(directory_index, "_list", lambda *_, **__: (set(names), files))
+    index = directory_index.index_directory(
+        *("/d", "inferred"), suffixes=(".txt",), class_names=None, shuffle=False, seed=0, follow_links=False
+    )
+    assert index.paths == [f"/d/{folder}/{file}" for folder, file in files]
+    assert index.labels == [number // 10 for number in range(1000)]
+    assert Counted.looks <= 2 * len(files)
 
 
 def test_links(folder: Path) -> None:
