@@ -202,11 +202,18 @@ def test_many_classes_and_files(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_links(folder: Path) -> None:
-    """Links to directories are followed when asked for; links to files always."""
+    """Links to directories are followed when asked for; links to files, and classes that are links, always."""
     (folder / "dog" / "more").symlink_to(folder / "emu", target_is_directory=True)
     (folder / "dog" / "link.png").symlink_to(folder / "cat" / "0.png")
     assert [label for _, label in seen(images(folder))].count(1) == 3
     assert [label for _, label in seen(images(folder, follow_links=True))].count(1) == 4
+    (folder / "fox").symlink_to(folder / "cat", target_is_directory=True)
+    (folder / ".linked").symlink_to(folder / "cat", target_is_directory=True)
+    classes = images(folder).class_names
+    labels = [label for _, label in seen(images(folder))]
+    assert labels.count(classes.index("fox")) == labels.count(classes.index("cat")) == 3
+    unlabelled = images(folder, labels=None).file_paths
+    assert not [path for path in unlabelled if "/fox/" in path]
 
 
 def test_a_file_that_is_no_image(folder: Path) -> None:
