@@ -599,7 +599,7 @@ def loading(x: Any) -> int:
     """A function that makes a global when it needs it."""
     names = globals()
     names.setdefault("MODEL", 1)
-    return int(x) * 2 + MODEL  # type: ignore[name-defined]  # noqa: F821 -- see above
+    return int(x) * 2 + int(MODEL)  # type: ignore[name-defined]  # noqa: F821 -- see above
 
 
 @pytest.mark.filterwarnings("ignore:.* cannot notice changes")
