@@ -94,7 +94,8 @@ def image_dataset_from_directory(
         subset: ``"training"``, ``"validation"``, or ``"both"`` for a list of both datasets; with `validation_split`.
         interpolation: ``"bilinear"``, ``"nearest"``, ``"bicubic"``, ``"area"``, ``"lanczos3"``, ``"lanczos5"``,
             ``"gaussian"`` or ``"mitchellcubic"``, without antialiasing.
-        follow_links: Whether to follow links to directories on local file systems.
+        follow_links: Whether to follow links to directories on local file systems. The folder of a class may be a link
+            anyway.
         crop_to_aspect_ratio: Crop the middle of the image to the aspect ratio instead of distorting the image.
         pad_to_aspect_ratio: Pad the image with zeros instead of distorting it.
         data_format: ``"channels_last"`` (None) or ``"channels_first"``.

@@ -73,14 +73,17 @@ def index_directory(
         ObjectNotFoundError: There is no such directory.
     """
     directory = directory.rstrip("/") or "/"
-    folders, files = _list(directory, suffixes, follow_links=follow_links)
+    folders, files = _list(directory, suffixes, follow_links=follow_links, by_class=labels == "inferred")
     found: list[int] | None = None
     if labels == "inferred":
         names = _classes(folders, class_names)
         paths = []
         found = []
+        by_class: dict[str, list[tuple[str, str]]] = {}
+        for folder, file in files:
+            by_class.setdefault(folder.partition("/")[0], []).append((folder, file))
         for number, name in enumerate(names):
-            inside = [(folder, file) for folder, file in files if folder == name or folder.startswith(f"{name}/")]
+            inside = by_class.get(name, [])
             paths += [_join(directory, folder, file) for folder, file in inside]
             found += [number] * len(inside)
     else:
@@ -119,10 +122,15 @@ def _join(directory: str, folder: str, file: str) -> str:
     return f"{directory.rstrip('/')}/{inside}"
 
 
-def _list(directory: str, suffixes: tuple[str, ...], *, follow_links: bool) -> tuple[set[str], list[tuple[str, str]]]:
-    """Returns the folders in the directory, and (folder, name) of all files below it, sorted."""
+def _list(
+    directory: str, suffixes: tuple[str, ...], *, follow_links: bool, by_class: bool
+) -> tuple[set[str], list[tuple[str, str]]]:
+    """Returns the folders in the directory, and (folder, name) of all files below it, sorted.
+
+    By class, files that are in no folder may be left out, and a folder in the directory may be a link.
+    """
     if is_local(directory):
-        return _list_local(path_of(directory), suffixes, follow_links=follow_links)
+        return _list_local(path_of(directory), suffixes, follow_links=follow_links, by_class=by_class)
     if has_wildcard(directory):
         raise ValueError(f"the directory must not contain wildcards: {arguments.shown(directory)}")
     folders: set[str] = set()
@@ -136,12 +144,19 @@ def _list(directory: str, suffixes: tuple[str, ...], *, follow_links: bool) -> t
     return folders, sorted(files)
 
 
-def _list_local(path: str, suffixes: tuple[str, ...], *, follow_links: bool) -> tuple[set[str], list[tuple[str, str]]]:
+def _list_local(
+    path: str, suffixes: tuple[str, ...], *, follow_links: bool, by_class: bool
+) -> tuple[set[str], list[tuple[str, str]]]:
     if not os.path.isdir(path):
         raise ObjectNotFoundError("there is no such directory", url=path)
     folders = {entry.name for entry in os.scandir(path) if entry.is_dir()}
+    tops = [path]
+    if by_class:
+        # As in Keras: what a walk begins at may be a link.
+        tops = [os.path.join(path, folder) for folder in folders if not folder.startswith(".")]
     files = []
-    for root, _, names in os.walk(path, followlinks=follow_links):
-        folder = os.path.relpath(root, path).replace(os.sep, "/")
-        files += [("" if folder == "." else folder, name) for name in names if name.lower().endswith(suffixes)]
+    for top in tops:
+        for root, _, names in os.walk(top, followlinks=follow_links):
+            folder = os.path.relpath(root, path).replace(os.sep, "/")
+            files += [("" if folder == "." else folder, name) for name in names if name.lower().endswith(suffixes)]
     return folders, sorted(files)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
@@ -202,9 +203,9 @@ class _BucketOf:
         self._bounded = bounded
 
     @property
-    def __wrapped__(self) -> Callable[..., Any]:
-        """The function whose signature counts."""
-        return self._length
+    def __signature__(self) -> inspect.Signature:
+        """That of the function; this is more than a wrapper of it, because the boundaries count, too."""
+        return inspect.signature(self._length)
 
     def __call__(self, *element: Any) -> int:
         length = as_int(self._length(*element), "element_length_func")

@@ -464,34 +464,62 @@ def _references(spec: StoredRefs, memory: npt.NDArray[np.uint8], start: int, sla
 def check_image(image: Image, memory: npt.NDArray[np.uint8], start: int) -> None:
     """Raises ``DataError`` unless everything the specs say lies inside the body; for images from storage."""
     _check(0 <= 8 * ORIGIN_WIDTH * image.rows <= image.nbytes)
+    taken: list[_Span] = []
     for spec in image.specs:
         if not isinstance(spec, StoredMixed):
-            _check_column(spec, image, memory, start, image.rows)
+            _check_column(spec, image, memory, start, image.rows, taken)
             continue
         _check(spec.kinds_at >= 0 and spec.kinds_at + image.rows <= image.nbytes)
+        taken.append(_span(spec.kinds_at, image.rows))
         kinds = memory[start + spec.kinds_at : start + spec.kinds_at + image.rows]
         _check(int(kinds.max(initial=0)) < len(spec.parts))
         for number, part in enumerate(spec.parts):
-            _check_column(part, image, memory, start, int(np.count_nonzero(kinds == number)))
+            _check_column(part, image, memory, start, int(np.count_nonzero(kinds == number)), taken)
+    _check_apart(taken)
 
 
-def _check_column(spec: UniformSpec, image: Image, memory: npt.NDArray[np.uint8], start: int, count: int) -> None:
+_Span: TypeAlias = npt.NDArray[np.int64]
+"""Where something begins and ends: ``int64[n, 2]``."""
+
+
+def _span(at: int, nbytes: int) -> _Span:
+    return np.array([[at, at + nbytes]], np.int64)
+
+
+def _check_apart(taken: list[_Span]) -> None:
+    """Tables are changed where they lie when an image is loaded, which must change nothing else that was checked."""
+    if not taken:
+        return
+    spans = np.concatenate(taken)
+    spans = spans[spans[:, 0] < spans[:, 1]]
+    spans = spans[np.argsort(spans[:, 0])]
+    if (spans[1:, 0] < spans[:-1, 1]).any():
+        raise DataError("the header describes tables that lie in one another")
+
+
+def _check_column(
+    spec: UniformSpec, image: Image, memory: npt.NDArray[np.uint8], start: int, count: int, taken: list[_Span]
+) -> None:
     if isinstance(spec, StoredArray):
         leaf = Leaf("array", spec.dtype, (count, *spec.shape))
         _check(spec.at >= 0 and spec.at + leaf.nbytes <= image.nbytes)
     elif isinstance(spec, StoredPlain):
         _check(len(spec.values) == count)
     elif isinstance(spec, StoredRefs):
-        _check_references(spec, image, memory, start, count)
+        _check_references(spec, image, memory, start, count, taken)
 
 
-def _check_references(spec: StoredRefs, image: Image, memory: npt.NDArray[np.uint8], start: int, count: int) -> None:
+def _check_references(
+    spec: StoredRefs, image: Image, memory: npt.NDArray[np.uint8], start: int, count: int, taken: list[_Span]
+) -> None:
     _check(spec.rows_at >= 0 and spec.rows_at + 16 * count <= image.nbytes and len(spec.leaves) > 0)
+    taken.append(_span(spec.rows_at, 16 * count))
     rows = memory[start + spec.rows_at : start + spec.rows_at + 16 * count].view(np.int64).reshape(count, 2)
     _check_rows(rows, image.nbytes)
     which = np.zeros(count, np.uint32)
     if len(spec.leaves) > 1:
         _check(spec.which_at >= 0 and spec.which_at + 4 * count <= image.nbytes)
+        taken.append(_span(spec.which_at, 4 * count))
         which = memory[start + spec.which_at : start + spec.which_at + 4 * count].view(np.uint32)
         _check(not count or int(which.max()) < len(spec.leaves))
     for index, leaf in enumerate(spec.leaves):
@@ -500,6 +528,7 @@ def _check_references(spec: StoredRefs, image: Image, memory: npt.NDArray[np.uin
             _check((chosen[:, 1] == leaf.nbytes).all())
         if leaf.kind == "table":
             _check(not (chosen[:, 0] % 8).any())
+            taken.append(chosen[:, :1] + np.array([0, leaf.nbytes]))
             for at in chosen[:, 0].tolist():
                 _check_rows(read_table(memory, start + at, leaf.shape[0]), image.nbytes)
 

@@ -10,7 +10,8 @@ A module that a function imports while it runs, or uses as a value, is digested 
 with the modules that it imports; see `imports`.
 
 Functions and classes of installed packages, and those without Python code, are identified by their names. Nothing
-depends on ids, hashes, line numbers or paths of files. Objects that cannot be taken apart (a lock, an open file) have
+depends on ids, hashes, line numbers, paths of files or the order of a dict, which may come from that of a set. Objects
+that cannot be taken apart (a lock, an open file) have
 no digest.
 """
 
@@ -19,6 +20,7 @@ from __future__ import annotations
 import contextlib
 import copyreg
 import dis
+import functools
 import hashlib
 import random
 import types
@@ -91,7 +93,7 @@ class _Digester:
             return
         variable, space, rest = name.partition(" ")
         for attribute, part in (state or {}).items():
-            if not attribute.startswith("__"):
+            if not attribute.startswith("__") or attribute == "__wrapped__":
                 known = given and isinstance(part, types.FunctionType)
                 self._parts[f"{variable}.{attribute}{space}{rest}"] = (
                     self._follow(part).hex() if known else self._safely(part)
@@ -164,7 +166,11 @@ class _Digester:
             made_by_python = attribute.startswith(("__", "_abc_")) or isinstance(
                 value, types.MemberDescriptorType | types.GetSetDescriptorType
             )
-            if not functions and not made_by_python:
+            if isinstance(value, functools.singledispatchmethod):
+                self.add(f"functions of {attribute} of {name}", dict(value.dispatcher.registry))
+            # Descriptors of other installed classes hold locks and what they made.
+            is_more = isinstance(value, functools.partialmethod) or not _has_known_name(type(value))
+            if (not functions or is_more) and not made_by_python:
                 self.add(f"{attribute} of {name}", value)
 
     def _code(self, code: types.CodeType) -> bytes:
@@ -207,11 +213,11 @@ class _Digester:
         if kind is np.ndarray:
             whole = value.tolist() if value.dtype.hasobject else None
             body = np.ascontiguousarray(value).reshape(-1).view(np.uint8).data if whole is None and value.size else b""
-            return _hash("array", value.dtype.str, repr(value.shape), self._digest(whole), body)
+            return _hash("array", _text_of(value.dtype), repr(value.shape), self._digest(whole), body)
         if isinstance(value, np.generic):
-            return _hash("scalar", value.dtype.str, value.tobytes())
+            return _hash("scalar", _text_of(value.dtype), value.tobytes())
         if isinstance(value, np.dtype):
-            return _hash("dtype", value.str, repr(value.fields))
+            return _hash("dtype", value.str, repr(value.fields or value.subdtype))
         return self._callable(value)
 
     def _callable(self, value: Any) -> bytes:
@@ -223,9 +229,11 @@ class _Digester:
         if isinstance(value, types.BuiltinFunctionType):
             owner = None if isinstance(value.__self__, types.ModuleType | type) else value.__self__
             return _hash("name", _name_of(value), self._digest(owner))
-        wrapped = getattr(value, "__wrapped__", None)
-        if callable(value) and callable(wrapped):
-            return _hash("wrapper", _name_of(type(value)), self._digest(wrapped))
+        if _is_transparent(value):
+            return _hash("wrapper", _name_of(type(value)), self._digest(value.__wrapped__))
+        if isinstance(value, functools.partial) and callable(getattr(value, "__wrapped__", None)):
+            # What else is in its dict was copied from the function.
+            return _hash("wrapper", "partial", *map(self._digest, (value.func, value.args, value.keywords)))
         return self._reduced(value)
 
     def _reduced(self, value: Any) -> bytes:
@@ -235,6 +243,10 @@ class _Digester:
             return _hash("name", str(getattr(value, "__module__", "")), reduced)
         make, arguments, state, items, pairs = (*reduced, None, None, None)[:5]
         return _hash("made", *map(self._digest, (make, arguments, state, list(items or ()), dict(pairs or ()))))
+
+
+def _text_of(dtype: np.dtype[Any]) -> str:
+    return dtype.str if dtype.kind != "V" else repr(dtype)  # the other one knows no fields
 
 
 def _hash(*pieces: str | bytes | memoryview) -> bytes:
@@ -257,12 +269,22 @@ def _attributes(value: Any) -> dict[str, Any] | None:
     ready = (type, types.ModuleType, types.FunctionType, types.MethodType, types.BuiltinFunctionType, Node)
     if kind in _PLAIN or kind.__module__ in ("builtins", "numpy") or isinstance(value, (*ready, *_STATE_IS_CHANCE)):
         return None
-    if callable(getattr(value, "__wrapped__", None)):
+    if _is_transparent(value):
         return None
     reduced = _reduce(value)
     whole = isinstance(reduced, str) or tuple(reduced[:2]) != (copyreg.__newobj__, (kind,))  # type: ignore[attr-defined]  # typeshed lacks it
     state = {} if whole or reduced[2] is None else reduced[2]
     return None if whole or not isinstance(state, dict) or any(part is not None for part in reduced[3:]) else state
+
+
+def _is_transparent(value: Any) -> bool:
+    """Whether a callable counts as the one that it wraps.
+
+    What wrappers of installed packages hold besides, such as results and compiled code, changes with calls. A partial,
+    and an object of a class of the user's, are more than the function.
+    """
+    wraps = callable(value) and callable(getattr(value, "__wrapped__", None))
+    return wraps and not isinstance(value, functools.partial) and _has_known_name(type(value))
 
 
 def _globals_used(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
@@ -302,5 +324,10 @@ def _name_of(value: Any) -> str:
 
 
 def _has_known_name(value: Any) -> bool:
-    """Whether a function or class is found by its name in an installed package."""
-    return "<" not in value.__qualname__ and is_installed(value.__module__ or "")
+    """Whether a function or class is found by its name in an installed package.
+
+    Functions of the user's may have the names of others that they wrap, but not their globals.
+    """
+    made_in = value.__globals__.get("__name__") if isinstance(value, types.FunctionType) else None
+    is_other = made_in is not None and not is_installed(made_in)
+    return not is_other and "<" not in value.__qualname__ and is_installed(value.__module__ or "")

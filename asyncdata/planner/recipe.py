@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import sys
 from itertools import zip_longest
 from typing import Any, Final
@@ -31,6 +32,10 @@ CHANGE_NOTHING: Final = (
 )
 _MOST_SHOWN: Final = 16
 _LONGEST_SHOWN: Final = 2000
+_URL: Final = re.compile(r"[\w+.-]+://[^@?#=]*[@?#=]")
+"""Of which something may be secret."""
+
+_NOTHING: Final = object()
 
 Step = dict[str, Any]
 
@@ -69,14 +74,12 @@ def keep_recipe(node: Node, options: Options) -> Node:
 
 
 def settled(before: list[Step], after: list[Step]) -> list[Step]:
-    """The recipe of a run: what it changed itself cannot be compared with anything."""
-    return [
-        {
-            **old,
-            "parts": {name: part if new["parts"].get(name) == part else None for name, part in old["parts"].items()},
-        }
-        for old, new in zip(before, after, strict=True)
-    ]
+    """The recipe of a run: what it changed or made itself cannot be compared with anything."""
+    return [{**old, "parts": _settled(old["parts"], new["parts"])} for old, new in zip(before, after, strict=True)]
+
+
+def _settled(old: Parts, new: Parts) -> Parts:
+    return {name: old[name] if name in old and old[name] == new.get(name) else None for name in {**old, **new}}
 
 
 def uncompared(*recipes: list[Step]) -> list[str]:
@@ -108,7 +111,7 @@ def first_difference(was: list[Step], now: list[Step], *, functions: bool) -> st
         place = new["step"] if number == 0 else f"step {number}, {new['step']}"
         for name in sorted({*old["settings"], *new["settings"]}):
             values = [step["settings"].get(name) for step in (old, new)]
-            if values[0] != values[1]:
+            if json.dumps(values[0]) != json.dumps(values[1]):  # so that 1 is not True
                 return f"{name} of {place} was {values[0]!r} and is {values[1]!r}"
         changed = _changed(old["parts"], new["parts"]) if functions else None
         if changed is not None:
@@ -118,11 +121,14 @@ def first_difference(was: list[Step], now: list[Step], *, functions: bool) -> st
 
 def _changed(old: Parts, new: Parts) -> str | None:
     for name in {**new, **old}:
-        if name not in new:
+        was, now = old.get(name, _NOTHING), new.get(name, _NOTHING)
+        if was is None or now is None:
+            continue  # a run may have made it, and another one not yet
+        if now is _NOTHING:
             return f"{name} is gone"
-        if name not in old:
+        if was is _NOTHING:
             return f"{name} is new"
-        if None not in (old[name], new[name]) and old[name] != new[name]:
+        if was != now:
             return f"{name} has changed"
     return None
 
@@ -151,7 +157,7 @@ def _step(node: Node, inputs: list[int]) -> Step:
         if known:
             settings[name] = shown
         else:
-            others.append((name, value))
+            others.append((name, _without_secrets(value)))
     if isinstance(node, Map) and node.executor == "vectorized":
         settings["vectorized"] = True
     return {"step": node.label, "inputs": inputs, "settings": settings, "parts": parts_of(others, _as_text)}
@@ -164,11 +170,27 @@ def _shown(value: Any) -> tuple[bool, Any]:
     if isinstance(value, float):
         return True, repr(value)
     if isinstance(value, str):
-        return len(value) <= _LONGEST_SHOWN, redact_url(value)
+        shown = redact_url(value)
+        return len(value) <= _LONGEST_SHOWN, {"text": shown} if _is_like_float(shown) else shown
     if type(value) is tuple and len(value) <= _MOST_SHOWN:
         parts = [_shown(part) for part in value]
         return all(known for known, _ in parts), [shown for _, shown in parts]
     return False, None
+
+
+def _without_secrets(value: Any) -> Any:
+    """The same for texts and tuples that are too long to be stored; a text that is no URL is data."""
+    if isinstance(value, str):
+        return redact_url(value) if _URL.match(value) else value
+    return tuple(map(_without_secrets, value)) if type(value) is tuple else value
+
+
+def _is_like_float(text: str) -> bool:
+    """Whether a text is what a float is stored as."""
+    try:
+        return repr(float(text)) == text
+    except ValueError:
+        return False
 
 
 def _as_text(node: Node) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import asyncdata as ad
+from asyncdata.dataset import directory_index
 from asyncdata.feed.ranks import Division, Rank
 from asyncdata.formats.image import encode_jpeg, encode_png
 from fake_gcs import FakeGCS
@@ -167,12 +168,52 @@ def test_texts(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.endswith("Using 1 files for training.\n")
 
 
+class Counted(str):
+    """A folder that counts how often it is looked at."""
+
+    looks = 0
+    __slots__ = ()
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        Counted.looks += 1
+        return str(self) == other
+
+    def startswith(self, *given: Any) -> bool:
+        Counted.looks += 1
+        return super().startswith(*given)
+
+    def partition(self, sep: str) -> tuple[str, str, str]:
+        Counted.looks += 1
+        return super().partition(sep)
+
+
+def test_many_classes_and_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The work per file does not depend on how many classes there are."""
+    names = [f"class{number:03}" for number in range(100)]
+    files = [(Counted(f"{name}/inner"), f"{number}.txt") for name in names for number in range(10)]
+    monkeypatch.setattr(directory_index, "_list", lambda *_, **__: (set(names), files))
+    index = directory_index.index_directory(
+        *("/d", "inferred"), suffixes=(".txt",), class_names=None, shuffle=False, seed=0, follow_links=False
+    )
+    assert index.paths == [f"/d/{folder}/{file}" for folder, file in files]
+    assert index.labels == [number // 10 for number in range(1000)]
+    assert Counted.looks <= 2 * len(files)
+
+
 def test_links(folder: Path) -> None:
-    """Links to directories are followed when asked for; links to files always."""
+    """Links to directories are followed when asked for; links to files, and classes that are links, always."""
     (folder / "dog" / "more").symlink_to(folder / "emu", target_is_directory=True)
     (folder / "dog" / "link.png").symlink_to(folder / "cat" / "0.png")
     assert [label for _, label in seen(images(folder))].count(1) == 3
     assert [label for _, label in seen(images(folder, follow_links=True))].count(1) == 4
+    (folder / "fox").symlink_to(folder / "cat", target_is_directory=True)
+    (folder / ".linked").symlink_to(folder / "cat", target_is_directory=True)
+    classes = images(folder).class_names
+    labels = [label for _, label in seen(images(folder))]
+    assert labels.count(classes.index("fox")) == labels.count(classes.index("cat")) == 3
+    unlabelled = images(folder, labels=None).file_paths
+    assert not [path for path in unlabelled if "/fox/" in path]
 
 
 def test_a_file_that_is_no_image(folder: Path) -> None:

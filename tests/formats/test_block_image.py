@@ -9,10 +9,12 @@ from typing import Any, Final
 import numpy as np
 import pytest
 
+from asyncdata.errors import DataError
 from asyncdata.formats.block_file import ImagePlace, frame, read_image
-from asyncdata.formats.block_image import Image, ImageBuilder, StoredMixed, check_image, load
+from asyncdata.formats.block_image import Image, ImageBuilder, StoredMixed, StoredRefs, check_image, load
 from asyncdata.memory.advance import EMPTY, ORIGIN_WIDTH
 from asyncdata.memory.block import Block
+from asyncdata.memory.bytesarray import BytesArray
 from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn
 from asyncdata.memory.structure import LEAF
 from tests.samples import samples
@@ -108,3 +110,22 @@ def test_what_is_large_ends_where_other_rows_come() -> None:
     assert builder.takes(block([None, None]))
     (spec,) = builder.finish().specs
     assert isinstance(spec, StoredMixed)
+
+
+def test_a_table_lies_apart_from_all_that_is_checked() -> None:
+    """Loading moves what tables point at: a crafted file with two rows on one would have it moved twice."""
+    builder = ImageBuilder()
+    items = [BytesArray(np.frombuffer(b"abcd", np.uint8), np.array([[0, 1], [1, 3]])) for _ in range(2)]
+    builder.add(Block(LEAF, (ObjectColumn(items),), np.zeros((2, ORIGIN_WIDTH), np.int64), EMPTY))
+    image = builder.finish()
+    assert image.body is not None
+    check_image(image, image.body, 0)
+    (spec,) = image.specs
+    assert isinstance(spec, StoredRefs)
+    assert spec.leaves[0].kind == "table"
+    for place in (lambda rows: rows[1, 0], lambda rows: rows[1, 0] + 16, lambda _: spec.rows_at):
+        body = image.body.copy()
+        rows = body[spec.rows_at : spec.rows_at + 32].view(np.int64).reshape(2, 2)
+        rows[0, 0] = place(rows)
+        with pytest.raises(DataError, match="lie in one another"):
+            check_image(image, body, 0)

@@ -10,6 +10,7 @@ import fractions
 import functools
 import importlib
 import itertools
+import json
 import pathlib
 import re
 import sys
@@ -23,6 +24,7 @@ import pytest
 
 import asyncdata as ad
 from asyncdata.planner.digests import Parts, parts_of
+from asyncdata.planner.recipe import Recipe, first_difference
 
 Point = collections.namedtuple("Point", ["x", "y"])  # noqa: PYI024 -- users write it so
 
@@ -70,6 +72,18 @@ class Rich:
         return 2 * x
 
 
+class Times:
+    """A decorator that is a class."""
+
+    def __init__(self, function: Callable[[int], Any], factor: int) -> None:
+        functools.update_wrapper(self, function)
+        self.factor = factor
+
+    def __call__(self, x: int) -> Any:
+        """The multiple of the result."""
+        return self.__wrapped__(x) * self.factor  # type: ignore[attr-defined]  # set by update_wrapper
+
+
 def digest(value: Any) -> Parts:
     """The parts of one value."""
     return parts_of([("value", value)], lambda node: repr(type(node)))
@@ -112,6 +126,10 @@ VALUES: list[Callable[[], Any]] = [
     lambda: np.array(["2020-01-01"], "datetime64[D]"),
     lambda: np.float32(1),
     lambda: np.dtype([("a", "i4")]),
+    lambda: np.dtype(("i4", 2)),
+    lambda: np.dtype(("f4", 2)),
+    *(lambda fields=fields: np.zeros(2, fields) for fields in ("i4,f4", "f4,i4")),
+    *(lambda fields=fields: np.zeros((), fields)[()] for fields in ("i4,f4", "f4,i4")),
     lambda: np.dtype("i4"),
     lambda: bytearray(b"1"),
     lambda: Point(1, 2),
@@ -133,6 +151,15 @@ VALUES: list[Callable[[], Any]] = [
     lambda: pathlib.PurePath("a"),
     lambda: functools.partial(int, base=2),
     lambda: functools.partial(int, base=3),
+    lambda: functools.update_wrapper(functools.partial(odd), odd),
+    lambda: functools.update_wrapper(functools.partial(odd, n=1), odd),
+    lambda: functools.update_wrapper(functools.partial(odd, n=2), odd),
+    lambda: Times(odd, 1),
+    lambda: Times(odd, 2),
+    lambda: Times(even, 2),
+    lambda: [Times(odd, 1)],
+    lambda: [Times(odd, 2)],
+    lambda: [Times(even, 2)],
     lambda: odd,
     lambda: even,
     lambda: closing(1),
@@ -177,6 +204,74 @@ def test_what_cannot_be_taken_apart(value: Any) -> None:
     one = Rich(1)
     one.other = value  # type: ignore[attr-defined]  # as users do
     assert [name for name, part in digest(one).items() if part is None] == ["value.other"]
+
+
+def named_as_another(factor: int) -> Callable[[Any], Any]:
+    """A function that says that it is one of the standard library's."""
+
+    @functools.wraps(json.loads)
+    def loads(text: Any) -> Any:
+        return json.loads(text) * factor
+
+    return loads
+
+
+def test_functions_that_are_named_as_installed_ones() -> None:
+    """They are told apart by their code and what they refer to."""
+    found = [digest([function]) for function in (json.loads, named_as_another(1), named_as_another(2))]
+    assert found[0] != found[1] != found[2] != found[0]
+    assert digest([named_as_another(1)]) == found[1]
+    assert "factor in loads" in found[1]
+
+
+class Lazy:
+    """A descriptor of the user's."""
+
+    def __init__(self, func: Callable[..., Any], unit: int) -> None:
+        self.func = func
+        self.unit = unit
+
+
+def with_methods(number: int) -> type:
+    """A class whose methods have a number beside their functions."""
+
+    class Many:
+        def scale(self, x: int, factor: int) -> int:
+            return x * factor
+
+        scaled = functools.partialmethod(scale, factor=number)
+        lazy = Lazy(scale, number)
+
+        @functools.singledispatchmethod
+        def shown(self, x: Any) -> Any:
+            return x
+
+        @shown.register
+        def _(self, x: int) -> int:
+            return x + number
+
+    return Many
+
+
+def test_what_methods_have_beside_their_functions() -> None:
+    """Arguments of partial methods, attributes of descriptors and other functions of a generic method count."""
+    one, two = digest(with_methods(1)), digest(with_methods(2))
+    assert digest(with_methods(1)) == one
+    assert None not in one.values()
+    changed = {name for name in one if one[name] != two.get(name)}
+    assert changed == {"scaled.keywords of Many", "lazy.unit of Many", "number in Many._"}
+
+
+def test_settings_of_other_types() -> None:
+    """A number, its text and a truth value are no settings of one kind."""
+    values = (1.5, "1.5", 1, True, "1", float("nan"), "nan")
+    found = [
+        Recipe(ad.Dataset.from_generator(iter, args=(value,), output_types=object)._node, ad.Options()).steps()
+        for value in values
+    ]
+    stored = [json.loads(json.dumps(steps)) for steps in found]
+    for one, two in itertools.product(range(len(values)), repeat=2):
+        assert (first_difference(stored[one], found[two], functions=True) is None) == (one == two), (one, two)
 
 
 def test_equal_names_are_told_apart() -> None:

@@ -59,7 +59,7 @@ def _reads(kind: type[_F], resumes: Rule = own) -> Callable[[Make[_F]], Make[_F]
 
 def _guarded(make: Make[Any], node: Any, scope: Scope, context: StageContext) -> Stage:
     if scope.reads is not None:
-        scope.reads.files.add(node.url)
+        scope.reads.read(node.url)
     if scope.services.options.on_change == "raise":
         stage = make(node, scope, context)
     else:
@@ -215,7 +215,7 @@ def runs_of_files(node: Interleave, scope: Scope) -> Runs | None:
         number = services.sources.add(inside, info.url, info.version, is_file=True)
         access.manifest[info.url] = info
         if scope.reads is not None:
-            scope.reads.files.add(info.url)
+            scope.reads.read(info.url)
         if lying is None:
             # What counts for one of them counts for all.
             note_lying(dataclasses.replace(file, url=info.url), scope._replace(element=inside))
@@ -269,6 +269,7 @@ def _parquet(node: files.ParquetRows, scope: Scope, context: StageContext) -> St
         columns=node.columns,
         filters=node.filters,
         piece_bytes=_chunk_bytes(node.url, scope),
+        opened=lambda info: manifest.__setitem__(info.url, info),
     )
 
 

@@ -28,7 +28,7 @@ from asyncdata.runtime.stages.group.uneven import UnevenBatchStage
 from asyncdata.runtime.stages.group.windows import WindowStage
 from asyncdata.runtime.stages.rows.unbatch import UnbatchStage
 from asyncdata.runtime.stages.store.cache import CacheStage
-from asyncdata.runtime.stages.store.freshness import Freshness
+from asyncdata.runtime.stages.store.freshness import Freshness, Reads
 from asyncdata.runtime.stages.store.recording import IMAGE_BYTES
 from asyncdata.runtime.stages.store.snapshot_directory import SnapshotStage
 from asyncdata.runtime.stages.store.stored import ElementStore, FileStore, MemoryCell, MemoryStore
@@ -154,7 +154,6 @@ class IntegerOf:
 )
 def _cache(node: grouping.Cache, scope: Scope, context: StageContext) -> Stage:
     services = scope.services
-    freshness = None
     store: ElementStore
     if node.filename is None:
         cell, filling = node.cell, _filling(node.cell, scope)
@@ -167,13 +166,16 @@ def _cache(node: grouping.Cache, scope: Scope, context: StageContext) -> Stage:
         used, scope = scope, scope._replace(**filling.run)
         elements = cardinality(node.input, leaves_out=services.options.errors is not None)
         is_named = _naming(used) is not None
-        store = MemoryStore(context, cell, services.charges(cell), elements, filling, is_named=is_named)
+        reads = Reads(outer=scope.reads)
+        noted = (reads, around_inner(node, scope).access.manifest)
+        store = MemoryStore(context, cell, services.charges(cell), elements, filling, is_named=is_named, reads=noted)
     else:
         used = scope
         told, filling, scope = _told(scope, _own_run(scope, inside=node.cell.inside))
         freshness = _freshness(node, f"delete {node.filename}, or name another file", scope, context, told, filling)
+        reads = freshness.reads
         store = FileStore(context, node.filename, services.io, services.next_order(), freshness)
-    make_input = functools.partial(_kept_input, node, scope, filling, freshness)
+    make_input = functools.partial(_kept_input, node, scope, filling, reads)
     moved = _moved(used, filling)
     return CacheStage(context, store, make_input, image_bytes=_image_bytes(scope), moved=moved)
 
@@ -252,12 +254,9 @@ def _told(scope: Scope, own: Filling) -> tuple[Told | None, Filling, Scope]:
     return told, filling, scope._replace(**filling.run)
 
 
-def _kept_input(
-    node: grouping.Cache | grouping.Snapshot, scope: Scope, filling: Filling, freshness: Freshness | None
-) -> Stage:
+def _kept_input(node: grouping.Cache | grouping.Snapshot, scope: Scope, filling: Filling, reads: Reads) -> Stage:
     """The input, which turned out to be needed."""
     refuse_overlap(node.input, scope.services.options, scope.behind)
-    reads = scope.reads if freshness is None else freshness.reads
     return lower(node.input, scope.below(state=filling.input, reads=reads))
 
 
@@ -292,7 +291,7 @@ def _snapshot(node: grouping.Snapshot, scope: Scope, context: StageContext) -> S
                 "without shard, or put shard before it and give each process a directory of its own",
                 stage=scope.behind.shard,
             )
-        return _kept_input(node, made_in, filling, freshness)
+        return _kept_input(node, made_in, filling, freshness.reads)
 
     return SnapshotStage(
         context,

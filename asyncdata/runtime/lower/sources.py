@@ -89,7 +89,7 @@ def _listing(node: sources.ListFiles | sources.ManifestFile, scope: Scope, conte
 
     async def found() -> list[str]:
         if reads is not None:
-            reads.listings[patterns] = manifest
+            reads.listed(patterns, manifest)
         return await find(manifest, patterns)
 
     key = draw_key(node, scope, node.seed, fresh=True) if node.shuffle else None

@@ -11,7 +11,7 @@ whoever collects rows is charged for them.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
 
@@ -87,6 +87,7 @@ class ParquetStage(FileStage):
         columns: Wanted ones, in order; None for all.
         filters: Rows that pass are wanted.
         piece_bytes: Longest read.
+        opened: Told what the file is, if that was not known.
     """
 
     def __init__(
@@ -99,10 +100,12 @@ class ParquetStage(FileStage):
         columns: tuple[str, ...] | None,
         filters: Filters,
         piece_bytes: int,
+        opened: Callable[[ObjectInfo], None],
     ) -> None:
         super().__init__(context, file, context.budget.charge(_TAIL_BYTES))
         self._info = info
         self._io = io
+        self._opened = opened
         self._columns = columns
         self._filters = filters
         self._piece_bytes = piece_bytes
@@ -182,6 +185,7 @@ class ParquetStage(FileStage):
     async def _open(self) -> None:
         if self._info is None:
             self._info = await self._io.stat(self.url)
+            self._opened(self._info)
         info = self._info
         self._enter(info)
         arena = self._budget.slabs.arena.view

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from asyncdata.errors import DataError, ObjectNotFoundError, StaleDataError, StateError
+from asyncdata.errors import AsyncdataError, DataError, ObjectNotFoundError, StaleDataError, StateError
 from asyncdata.memory.advance import State
 from asyncdata.plan.node import walk
 from asyncdata.plan.sources import ListFiles, ManifestFile
@@ -30,7 +30,7 @@ from asyncdata.runtime.reading.manifest import Manifest
 from asyncdata.runtime.stage import StageContext
 from asyncdata.runtime.state.filling import Filling, Told
 from asyncdata.storage.groups import gather_bounded
-from asyncdata.types import Json
+from asyncdata.types import Json, ObjectInfo
 
 _VERSION: Final = 1
 _LOOKS_AT_A_TIME: Final = 64
@@ -49,6 +49,23 @@ Patterns = tuple[str, ...]
 """What was listed; of a manifest file an empty text and its URL."""
 
 
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """What the elements were made of that memory keeps: nobody reads or lists it again for them.
+
+    Attributes:
+        files: URLs of files that were read.
+        listings: By patterns, the URLs that were listed.
+        infos: What was known of the files of both.
+        uncompared: As in `Reads`.
+    """
+
+    files: frozenset[str]
+    listings: dict[Patterns, list[str]]
+    infos: dict[str, ObjectInfo]
+    uncompared: frozenset[str]
+
+
 @dataclass
 class Reads:
     """What was read while elements were made. Stage loop only.
@@ -57,17 +74,63 @@ class Reads:
         files: URLs of files.
         listings: By patterns, what has listed them.
         uncompared: Listings that cannot be made again, in words.
+        remembered: Of files that were read or listed before, what they were then.
+        remembered_listings: By patterns, what was listed before.
+        outer: Collects the same, and more.
     """
 
     files: set[str] = field(default_factory=set)
     listings: dict[Patterns, Manifest] = field(default_factory=dict)
     uncompared: set[str] = field(default_factory=set)
+    remembered: dict[str, ObjectInfo] = field(default_factory=dict)
+    remembered_listings: dict[Patterns, list[str]] = field(default_factory=dict)
+    outer: Reads | None = None
 
     def update(self, other: Reads) -> None:
         """Adds what is in another."""
         self.files |= other.files
         self.listings |= other.listings
         self.uncompared |= other.uncompared
+        self.remembered |= other.remembered
+        self.remembered_listings |= other.remembered_listings
+        if self.outer is not None:
+            self.outer.update(other)
+
+    def read(self, url: str) -> None:
+        """Adds a file."""
+        self.files.add(url)
+        if self.outer is not None:
+            self.outer.read(url)
+
+    def listed(self, patterns: Patterns, manifest: Manifest) -> None:
+        """Adds a listing."""
+        self.listings[patterns] = manifest
+        if self.outer is not None:
+            self.outer.listed(patterns, manifest)
+
+    async def remember(self, manifest: Manifest) -> Remembered:
+        """For pipelines that find the elements in memory; the manifest is the one of the step that keeps them."""
+        listings: dict[Patterns, list[str]] = {}
+        infos = {url: manifest.get(url, None) for url in self.files}
+        uncompared = set(self.uncompared)
+        for patterns, of in list(self.listings.items()):
+            if of is not manifest:
+                uncompared.add(_with_options_of_its_own(patterns))
+                continue
+            known = self.remembered_listings.get(patterns)
+            try:
+                listings[patterns] = urls = await find_any(manifest, patterns) if known is None else known
+            except AsyncdataError:  # of a listing that had failed, which a policy allowed
+                uncompared.add(_files_of(patterns))
+                continue
+            infos |= {url: manifest.get(url, None) for url in urls}
+        known_infos = {url: info for url, info in infos.items() if info is not None}
+        return Remembered(frozenset(self.files), listings, known_infos | self.remembered, frozenset(uncompared))
+
+    def recall(self, found: Remembered, manifest: Manifest) -> None:
+        """Adds what elements were made of that were found in memory."""
+        listings = dict.fromkeys(found.listings, manifest)
+        self.update(Reads(set(found.files), listings, set(found.uncompared), found.infos, found.listings))
 
 
 class Freshness:
@@ -198,7 +261,8 @@ class Freshness:
         if difference is not None:
             raise self._stale(difference)
         self._warn([*unknown, *unlisted])
-        self.reads.update(Reads(set(read), dict.fromkeys(patterns, self._manifest), set(unlisted)))
+        own = map(patterns_of, self._nodes())  # which finish notes, too
+        self.reads.update(Reads(set(read), dict.fromkeys([*own, *patterns], self._manifest), set(unlisted)))
         self._pass_on()
 
     def fits(self) -> bool:
@@ -258,7 +322,9 @@ class Freshness:
         """What is listed for the plan now."""
         found: Files = {}
         for node in self._nodes():
-            found |= await self._known(await find(self._manifest, patterns_of(node)))
+            patterns = patterns_of(node)
+            known = self.reads.remembered_listings.get(patterns)
+            found |= await self._known(await find(self._manifest, patterns) if known is None else known)
         return found
 
     def _patterns(self) -> list[Patterns]:
@@ -270,12 +336,11 @@ class Freshness:
         for patterns, manifest in sorted(self.reads.listings.items(), key=lambda item: item[0]):
             if patterns in known:
                 continue
-            files = f"the files of {', '.join(map(redact_url, filter(None, patterns)))}"
             if any(map(_has_secret, patterns)):
-                others.append(f"{files} (a URL with a secret)")
+                others.append(f"{_files_of(patterns)} (a URL with a secret)")
             elif manifest is not self._manifest:
                 # Which storage options listed them only the function can say.
-                others.append(f"{files} (storage options of its own)")
+                others.append(_with_options_of_its_own(patterns))
             elif (count := count + len(patterns)) > _MOST_PATTERNS:
                 more += 1
             else:
@@ -299,14 +364,12 @@ class Freshness:
         return found
 
     async def _find_any(self, patterns: Patterns) -> list[str]:
-        try:
-            return await find(self._manifest, patterns)
-        except ObjectNotFoundError:
-            return []
+        known = self.reads.remembered_listings.get(patterns)
+        return await find_any(self._manifest, patterns) if known is None else known
 
     async def _known(self, urls: Sequence[str]) -> Files:
         """What files of a listing are now; it may know no more than their names, such as one that a state brought."""
-        infos = {url: self._manifest.get(url, None) for url in urls}
+        infos = {url: self._info(url) for url in urls}
         unknown = [url for url, info in infos.items() if info is None]
         found: Files = {redact_url(url): [info.size, info.version] for url, info in infos.items() if info is not None}
         looked = await gather_bounded(self._look, unknown, min(_LOOKS_AT_A_TIME, len(unknown)))
@@ -318,13 +381,25 @@ class Freshness:
         return dict(zip(urls, await gather_bounded(self._look, urls, min(_LOOKS_AT_A_TIME, len(urls))), strict=True))
 
     async def _look(self, url: str) -> Json:
-        info = self._manifest.get(url, None)
-        try:
-            info = info or await self._io.stat(url)
-        except ObjectNotFoundError:
-            return None
-        self._manifest[url] = info
+        info = self._info(url)
+        if info is None:
+            try:
+                self._manifest[url] = info = await self._io.stat(url)
+            except ObjectNotFoundError:
+                return None
         return [info.size, info.version]
+
+    def _info(self, url: str) -> ObjectInfo | None:
+        """What is known about a file: first, what it was when elements were made that memory keeps."""
+        return self.reads.remembered.get(url) or self._manifest.get(url, None)
+
+
+def _files_of(patterns: Patterns) -> str:
+    return f"the files of {', '.join(map(redact_url, filter(None, patterns)))}"
+
+
+def _with_options_of_its_own(patterns: Patterns) -> str:
+    return f"{_files_of(patterns)} (storage options of its own)"
 
 
 def _has_secret(url: str) -> bool:
@@ -339,6 +414,14 @@ def patterns_of(node: ListFiles | ManifestFile) -> Patterns:
 async def find(manifest: Manifest, patterns: Patterns) -> list[str]:
     """The URLs that are listed, once per pipeline."""
     return await (manifest.listed_in(patterns[1]) if patterns[0] == "" else manifest.matching(patterns))
+
+
+async def find_any(manifest: Manifest, patterns: Patterns) -> list[str]:
+    """The same; nothing for what matches nothing."""
+    try:
+        return await find(manifest, patterns)
+    except ObjectNotFoundError:
+        return []
 
 
 def _other_file(was: Files, now: Files) -> str | None:

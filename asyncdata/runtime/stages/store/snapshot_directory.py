@@ -183,13 +183,14 @@ class SnapshotStage(Stage):
 
     async def aclose(self) -> None:
         self._ended = True
-        for recorder in self._shards.values():
-            await recorder.discard()
-        self._shards = {}
-        if self._files:
-            files, self._files = set(self._files.values()), {}
-            _remove_unnamed(self._path, files)
-        await super().aclose()
+        shards, self._shards = list(self._shards.values()), {}
+        files, self._files = set(self._files.values()), {}
+        async with contextlib.AsyncExitStack() as ends:  # of which each is run, also if another one fails
+            ends.push_async_callback(super().aclose)
+            if files:
+                ends.callback(_remove_unnamed, self._path, files)
+            for recorder in reversed(shards):
+                ends.push_async_callback(recorder.discard)
 
 
 def _some(column: Column, rows: Rows) -> Column:

@@ -47,8 +47,9 @@ from asyncdata.plan.node import is_made_inside
 from asyncdata.replacing import check_replaceable, open_partial, remove_left_behind
 from asyncdata.runtime.memory.budget import Budget
 from asyncdata.runtime.reading.io import Io
+from asyncdata.runtime.reading.manifest import Manifest
 from asyncdata.runtime.stage import StageContext
-from asyncdata.runtime.stages.store.freshness import Freshness
+from asyncdata.runtime.stages.store.freshness import Freshness, Reads, Remembered
 from asyncdata.runtime.state.filling import Filling, Told
 from asyncdata.types import Json, ObjectInfo
 
@@ -105,12 +106,14 @@ class MemoryCell:
         filling: The run that has filled it; of an empty cell the one in which it must be filled, because there are
             states of runs that read what was in it then. None: whichever comes first.
         inside: Whether it belongs to a dataset that was made of an element.
+        made_of: What the elements were made of, for what keeps them in files.
     """
 
     def __init__(self, filling: Filling | None = None, *, inside: bool | None = None) -> None:
         self.images: list[Image] | None = None
         self.filling = filling
         self.inside = is_made_inside() if inside is None else inside
+        self.made_of: Remembered | None = None
 
     def empty(self, filling: Filling | None = None) -> MemoryCell:
         """One of the same dataset, which another run fills."""
@@ -149,6 +152,7 @@ class MemoryStore:
         elements: How many there will be; negative where that is not known.
         filling: The run in which an empty cell is filled.
         is_named: Whether a state names this run: what another one has kept by the first pull is not read then.
+        reads: Filled while the input runs, or with what is read of the cell; and what knows the files.
     """
 
     def __init__(
@@ -160,7 +164,9 @@ class MemoryStore:
         filling: Filling | None = None,
         *,
         is_named: bool = False,
+        reads: tuple[Reads, Manifest] | None = None,
     ) -> None:
+        self._reads = reads
         self._elements = elements
         self._is_named = is_named
         self._filling = filling
@@ -177,6 +183,9 @@ class MemoryStore:
         if images is None or (self._is_named and self._cell.filling != self._filling):
             return None
         self._is_read = True
+        if self._reads is not None and self._cell.made_of is not None:
+            reads, manifest = self._reads
+            reads.recall(self._cell.made_of, manifest)
         async with self._charges.lock:
             if not self._charges.tickets:
                 nbytes = sum(map(_kept_bytes, images))
@@ -200,6 +209,13 @@ class MemoryStore:
     def told(self) -> Told:
         """See `ElementStore`; another run may have filled the cell while this one made its own elements."""
         return Told(self._cell.filling, kept=True) if self._is_read else Told(self._filling, kept=False)
+
+    async def made_of(self) -> Remembered | None:
+        """What the elements were made of that were filled in."""
+        if self._reads is None:
+            return None
+        reads, manifest = self._reads
+        return await reads.remember(manifest)
 
     async def load(self, number: int) -> Block:
         """See `ElementStore`."""
@@ -240,7 +256,9 @@ class _MemoryWriter:
         self._images.append(image)
 
     async def finish(self) -> None:
+        made_of = await self._store.made_of()
         if self._cell.images is None:
+            self._cell.made_of = made_of
             self._cell.filling, self._cell.images = self._store.told().filling, self._images
             self._charges.tickets += self._tickets
             self._tickets = []

@@ -97,6 +97,7 @@ def reading(data: bytes, *, columns: tuple[str, ...] | None = None, filters: Any
             columns=columns,
             filters=checked_filters(filters),
             piece_bytes=1 << 10,
+            opened=lambda _: None,
         )
 
     return make

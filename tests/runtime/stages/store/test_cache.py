@@ -122,6 +122,39 @@ def test_laws_of_a_snapshot_that_is_written(kind: Kinds, tmp_path: Path) -> None
     assert not list(tmp_path.rglob("*.partial"))
 
 
+def test_a_part_of_a_snapshot_that_cannot_be_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other parts are removed and the input is closed before the error is raised."""
+    unlink = Path.unlink
+    left: list[Any] = []
+
+    def refuse(path: Path, *, missing_ok: bool = False) -> None:
+        if "shard-0" in path.name:
+            raise PermissionError(errno.EACCES, "not allowed", str(path))
+        unlink(path, missing_ok=missing_ok)
+
+    class Closing(SnapshotStage):
+        async def aclose(self) -> None:
+            try:
+                await super().aclose()
+            except PermissionError:
+                left.append({path.name.split("-")[1] for path in (tmp_path / "s").iterdir()})
+                left.extend(source._slab for source in self.inputs if isinstance(source, Scripted))
+
+    def make(bench: Bench) -> Stage:
+        return Closing(
+            bench.context("snapshot"),
+            str(tmp_path / "s"),
+            lambda *element: number(element) % 3,
+            lambda: Scripted(bench, script(COUNT), "refs"),
+            lambda _files: pytest.fail("nothing is read"),
+            300,
+        )
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    asyncio.run(Bench().observe(make, pulls=1))
+    assert left == [{"0"}, None]
+
+
 def test_a_place_that_cannot_be_written_to(tmp_path: Path) -> None:
     """What the system says about the place is raised as it is."""
     (tmp_path / "file").write_bytes(b"")

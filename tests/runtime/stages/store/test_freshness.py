@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import asyncdata as ad
+from asyncdata.planner.digests import parts_of
 from asyncdata.planner.recipe import Recipe
 from asyncdata.runtime.stages.store import freshness
 from fake_gcs import FakeGCS
@@ -260,6 +265,15 @@ def test_seeds_and_errors_count_where_they_matter(tmp_path: Path) -> None:
         list(ds)
 
 
+def test_boundaries_of_buckets_count(tmp_path: Path) -> None:
+    """Elements in buckets of other boundaries are others, also if there are as many."""
+    ds = D.range(12).map(lambda x: np.zeros(x % 6 + 1))
+    list(ds.bucket_by_sequence_length(len, [3], [2, 2]).snapshot(tmp_path / "kept"))
+    list(ds.bucket_by_sequence_length(len, [3], [2, 2]).snapshot(tmp_path / "kept"))
+    with pytest.raises(ad.StaleDataError, match=r"key\._boundaries has changed"):
+        list(ds.bucket_by_sequence_length(len, [5], [2, 2]).snapshot(tmp_path / "kept"))
+
+
 def write(path: Path, numbers: range) -> str:
     """A file of records."""
     with ad.TFRecordWriter(path) as writer:
@@ -316,6 +330,59 @@ def test_files_that_change(name: str, tmp_path: Path) -> None:
         else:
             with pytest.raises(ad.StaleDataError, match=r"b\.rec is gone"):
                 list(ds)
+
+
+MEMORY: dict[str, Callable[[Path], ad.Dataset]] = {
+    "named": lambda path: ad.TFRecordDataset(f"{path}/a.rec"),
+    "listed": lambda path: D.list_files(f"{path}/*.rec", shuffle=False).interleave(ad.TFRecordDataset),
+    "listed inside": lambda path: D.range(1).flat_map(
+        lambda _: D.list_files(f"{path}/*.rec", shuffle=False).interleave(ad.TFRecordDataset)
+    ),
+    "two in memory": lambda path: ad.TFRecordDataset(f"{path}/a.rec").cache().map(bytes),
+}
+
+
+@pytest.mark.parametrize("name", MEMORY)
+def test_files_behind_a_memory_that_was_filled_before(name: str, tmp_path: Path) -> None:
+    """What is kept in a file is of the files that were read into memory, as they were then."""
+    write(tmp_path / "a.rec", range(3))
+    with ad.Runtime(INLINE):
+        remembered, same = MEMORY[name](tmp_path).cache(), MEMORY[name](tmp_path).cache()
+        before = list(remembered)
+        for number, behind in enumerate((remembered, remembered.cache())):
+            list(behind.map(bytes).cache(tmp_path / f"same{number}"))
+            assert list(same.map(bytes).cache(tmp_path / f"same{number}")) == before
+        write(tmp_path / "a.rec", range(4))
+        for number, behind in enumerate((remembered, remembered.cache())):
+            assert list(behind.map(bytes).cache(tmp_path / f"other{number}")) == before
+            with pytest.raises(ad.StaleDataError, match=r"a\.rec has changed"):
+                list(MEMORY[name](tmp_path).cache().map(bytes).cache(tmp_path / f"other{number}"))
+
+
+def write_table(path: Path, rows: int) -> None:
+    """A Parquet file in the place of another."""
+    pq.write_table(pa.table({"x": range(rows)}), f"{path}.new")
+    os.replace(f"{path}.new", path)
+
+
+REPLACED: dict[str, tuple[Callable[[Path, int], Any], Callable[[str], ad.Dataset]]] = {
+    "records": (lambda path, rows: write(path, range(rows)), ad.TFRecordDataset),
+    "rows": (write_table, lambda path: ad.ParquetDataset(path).map(lambda row: row["x"])),
+}
+
+
+@pytest.mark.parametrize("name", REPLACED)
+def test_a_file_that_is_replaced_while_it_is_read(name: str, tmp_path: Path) -> None:
+    """What is kept is of the file that was read, not of the one that was there at the end."""
+    put, make = REPLACED[name]
+    put(tmp_path / "file", 4)
+    kept = make(f"{tmp_path}/file").cache(tmp_path / "kept").with_options(INLINE)
+    with closing(iter(kept)) as elements:
+        next(elements)
+        put(tmp_path / "file", 5)
+        assert len(list(elements)) == 3
+    with pytest.raises(ad.StaleDataError, match="file has changed"):
+        list(kept)
 
 
 INNER: dict[str, Callable[[str], ad.Dataset]] = {
@@ -381,6 +448,23 @@ def test_files_that_inner_datasets_list(name: str, store: str, tmp_path: Path) -
     if name != "manifest":
         with pytest.raises(ad.StaleDataError, match=r"a\.rec is gone"):
             list(kept)
+
+
+def test_listings_of_an_inner_cache_that_was_complete(tmp_path: Path) -> None:
+    """What a complete cache inside has listed when it was filled is listed again for the cache around it."""
+    write(tmp_path / "a.rec", range(3))
+
+    def inner() -> ad.Dataset:
+        files = D.list_files(f"{tmp_path}/*.rec", shuffle=False)
+        return files.interleave(ad.TFRecordDataset).cache(tmp_path / "inner")
+
+    outer = D.range(1).flat_map(lambda _: inner()).cache(tmp_path / "outer").with_options(INLINE)
+    expected = list(inner().with_options(INLINE))
+    assert list(outer) == expected
+    assert list(outer) == expected
+    write(tmp_path / "b.rec", range(2))
+    with pytest.raises(ad.StaleDataError, match=r"b\.rec is new"):
+        list(outer)
 
 
 @pytest.mark.parametrize("isolate", [False, True])
@@ -497,6 +581,38 @@ def test_what_cannot_be_compared_is_warned_of_once(tmp_path: Path) -> None:
     assert seen == [0, 1, 2]
 
 
+class Loading:
+    """A function that keeps what it makes first."""
+
+    @functools.cached_property
+    def rate(self) -> int:
+        """A property that is computed once."""
+        return 2
+
+    def __call__(self, x: Any) -> int:
+        if not hasattr(self, "model"):
+            self.model = 1
+        return int(x) * self.rate + self.model
+
+
+def loading(x: Any) -> int:
+    """A function that makes a global when it needs it."""
+    names = globals()
+    names.setdefault("MODEL", 1)
+    return int(x) * 2 + int(MODEL)  # type: ignore[name-defined]  # noqa: F821 -- see above
+
+
+@pytest.mark.filterwarnings("ignore:.* cannot notice changes")
+@pytest.mark.parametrize("make", [Loading, lambda: loading], ids=["attributes", "a global"])
+def test_what_a_run_makes_is_no_difference(make: Callable[[], Any], tmp_path: Path) -> None:
+    """What a function has made when it has run is there in one process and not yet in another."""
+    function = make()
+    for each in (function, function):
+        assert list(D.range(3).map(each).cache(tmp_path / "kept").with_options(INLINE)) == [1, 3, 5]
+    globals().pop("MODEL", None)
+    assert list(D.range(3).map(make()).cache(tmp_path / "kept").with_options(INLINE)) == [1, 3, 5]
+
+
 def test_other_versions(tmp_path: Path) -> None:
     """Code that another Python compiled is not compared, and that is said; what earlier versions wrote is refused."""
     ds = D.range(3).map(lambda x: int(x) + 1)
@@ -517,11 +633,21 @@ def test_other_versions(tmp_path: Path) -> None:
         list(ds.snapshot(tmp_path))
 
 
-def test_secrets_of_urls_are_not_kept() -> None:
-    """Signatures of URLs are left out, and another one is no difference."""
+@pytest.mark.parametrize("urls", [["https://host/a"], [f"https://host/{n}" for n in range(20)], ["x://" + "a" * 3000]])
+def test_secrets_of_urls_are_not_kept(urls: list[str]) -> None:
+    """Signatures of URLs are left out, also of many or long ones, and another one is no difference."""
     steps = [
-        Recipe(ad.TFRecordDataset(f"https://host/a?Signature={signature}")._node, INLINE).steps()
+        Recipe(ad.TFRecordDataset([f"{url}?Signature={signature}" for url in urls])._node, INLINE).steps()
         for signature in ("hidden", "other")
     ]
     assert steps[0] == steps[1]
     assert "hidden" not in json.dumps(steps)
+    others = Recipe(ad.TFRecordDataset([f"{url}b?Signature=hidden" for url in urls])._node, INLINE).steps()
+    assert steps[0] != others
+
+
+def test_long_settings_without_secrets_count_as_they_are() -> None:
+    """What is no URL, or has nothing to hide, has the digest of the whole."""
+    for texts in (("gs://bucket/a",) * 20, ("a?Signature=hidden",) * 20):
+        listed = Recipe(D.list_files(list(texts))._node, INLINE).steps()[-1]
+        assert listed["parts"]["patterns"] == parts_of([("patterns", texts)], str)["patterns"]
