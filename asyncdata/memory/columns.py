@@ -25,6 +25,8 @@ from asyncdata.memory.own import own
 from asyncdata.memory.slabs import Slabs
 from asyncdata.memory.structure import element_bytes
 
+_SMALL_BYTES: Final = 1 << 20
+"""So much is copied at once, which nobody counts."""
 _SMALL_ROW: Final = 1024
 """Up to so many bytes, a row takes longer to be looked at than to be copied."""
 
@@ -184,7 +186,7 @@ class RefColumn:
         step = int(steps[0]) if len(steps) else leaf.nbytes
         if step > 0 and (steps == step).all():
             return rows_in(arena, int(offsets[0]), step, len(offsets), leaf)
-        if leaf.nbytes % 8 or (offsets % 8).any():
+        if leaf.nbytes % 8 or (offsets % 8).any() or len(offsets) * leaf.nbytes > _SMALL_BYTES:
             return None
         words = arena.view(np.int64)[(offsets >> 3)[:, None] + np.arange(leaf.nbytes >> 3)]
         rows: npt.NDArray[Any] = words.view(leaf.dtype).reshape(len(offsets), *leaf.shape)

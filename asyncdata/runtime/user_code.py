@@ -116,8 +116,9 @@ def call_rows(
     nbytes = 0
     until = time.monotonic() + LONG_STEP_S
     try:
-        for element, origin in zip(block.privates(), block.origin[:limit], strict=False):
-            results.append(result := call(element, origin))
+        elements = block.privates()
+        for origin in block.origin[:limit]:
+            results.append(result := call(next(elements), origin))
             nbytes += element_bytes(result)
             if nbytes >= most_bytes or time.monotonic() >= until:
                 break

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -71,3 +72,33 @@ def test_what_was_just_made_is_not_copied(nest: Callable[[Any], Any]) -> None:
 
     value = make()
     assert place(array_in(settled(value))) == places[0]
+
+
+def test_an_array_that_is_found_again_without_being_held() -> None:
+    """In a cache of weak references."""
+    kept: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+    value = {"a": kept.setdefault(0, np.zeros(4))}
+    found = settled(value)
+    kept[0][:] = 1
+    assert not found["a"].any()
+
+
+class Frozen(dict[str, Any]):
+    """A dict that cannot be changed."""
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        raise TypeError("frozen")
+
+    def __copy__(self) -> Frozen:
+        return self
+
+
+@pytest.mark.parametrize("nest", [lambda item: item, lambda item: (item, 1), lambda item: {"a": item}])
+def test_dicts_that_cannot_be_changed(nest: Callable[[Any], Any]) -> None:
+    """They become plain ones, wherever they are."""
+    value = nest(Frozen(b=[1]))
+    found = settled(value)
+    while "b" not in found:
+        found = found["a"] if isinstance(found, dict) else found[0]
+    assert found == {"b": [1]}
+    assert type(found) is dict
