@@ -224,13 +224,16 @@ def unflatten(structure: Structure, leaves: Iterator[Any]) -> Element:
     if isinstance(structure, RaggedOf):
         return RaggedArray.from_nested_row_splits(next(leaves), [next(leaves) for _ in range(structure.levels)])
     if isinstance(structure, TupleOf):
-        parts = tuple([unflatten(child, leaves) for child in structure.children])
+        parts = tuple([next(leaves) if child is LEAF else unflatten(child, leaves) for child in structure.children])
         return parts if structure.make is None else structure.make(*parts)
     if isinstance(structure, RecordOf):
         return structure.make(
             **{n: unflatten(c, leaves) for n, c in zip(structure.fields, structure.children, strict=True)}
         )
-    return {key: unflatten(child, leaves) for key, child in zip(structure.keys, structure.children, strict=True)}
+    return {
+        key: next(leaves) if child is LEAF else unflatten(child, leaves)
+        for key, child in zip(structure.keys, structure.children, strict=True)
+    }
 
 
 def map_leaves(function: Callable[[Any], Any], element: Element, *, whole_ragged: bool = False) -> Element:

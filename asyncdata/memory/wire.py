@@ -219,4 +219,4 @@ class Rowset:
         structure = self._shape.structure
         if structure is LEAF:
             return self._leaf(0, row, view)
-        return unflatten(structure, (self._leaf(i, row, view) for i in range(len(self._columns))))
+        return unflatten(structure, iter([self._leaf(i, row, view) for i in range(len(self._columns))]))
