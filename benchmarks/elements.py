@@ -150,11 +150,18 @@ def folder_of(size: int, count: int) -> Iterator[str]:
         yield str(Path(folder) / "*.bin")
 
 
-def compare(title: str, work: dict[str, Any], python: str | None, rounds: int) -> None:
-    """One row of the table."""
-    sides = {"asyncdata": Side([sys.executable, "-m", "benchmarks.elements", "--serve"], work)}
+def compare(
+    title: str,
+    work: dict[str, Any],
+    python: str | None,
+    rounds: int,
+    module: str = "elements",
+    peer: str = "tf_elements.py",
+) -> None:
+    """One row of the table: this module's side beside a peer's."""
+    sides = {"asyncdata": Side([sys.executable, "-m", f"benchmarks.{module}", "--serve"], work)}
     if python is not None:
-        sides["tf.data"] = Side([python, str(REPOSITORY / "benchmarks" / "peers" / "tf_elements.py")], work)
+        sides["peer"] = Side([python, str(REPOSITORY / "benchmarks" / "peers" / peer)], work)
     each: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
     try:
         # The first two touch memory that was never used before.
@@ -168,14 +175,14 @@ def compare(title: str, work: dict[str, Any], python: str | None, rounds: int) -
         for side in sides.values():
             side.close()
     us = {name: statistics.median(spent for _, spent in times) / work["elements"] * 1e6 for name, times in each.items()}
-    if "tf.data" not in us:
+    if "peer" not in us:
         print(f"| {title} | {us['asyncdata']:.2f} | | | | |", flush=True)
         return
-    pairs = list(zip(each["asyncdata"], each["tf.data"], strict=True))
+    pairs = list(zip(each["asyncdata"], each["peer"], strict=True))
     ratios = [own[1] / other[1] for own, other in pairs]
     first = statistics.median(own[0] / other[0] for own, other in pairs)
     print(
-        f"| {title} | {us['asyncdata']:.2f} | {us['tf.data']:.2f} | {us['asyncdata'] / us['tf.data']:.2f} "
+        f"| {title} | {us['asyncdata']:.2f} | {us['peer']:.2f} | {us['asyncdata'] / us['peer']:.2f} "
         f"| {min(ratios):.2f}-{max(ratios):.2f} | {first:.2f} |",
         flush=True,
     )

@@ -98,7 +98,9 @@ class ObjectColumn:
     @property
     def nbytes(self) -> int:
         """Bytes of arrays, bytes and str, also in lists; 64 for anything else."""
-        return sum(element_bytes(item) or 64 for item in self.items)
+        if set(map(type, self.items)) == {np.ndarray} and not any(item.dtype.hasobject for item in self.items):
+            return sum([item.nbytes or 64 for item in self.items])
+        return sum([element_bytes(item) or 64 for item in self.items])
 
     def split(self, row: int) -> tuple[ObjectColumn, ObjectColumn]:
         """The first `row` rows, and the rest."""

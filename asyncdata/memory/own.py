@@ -82,13 +82,12 @@ def settled(value: Any) -> Any:
 
 def _settled_items(items: Iterable[Any]) -> list[Any]:
     """The items of something that nobody else has."""
-    return [
-        item
-        if type(item) in _FIXED
-        or (type(item) is np.ndarray and sys.getrefcount(item) <= _HELD_ONCE and _is_whole(item))
-        else own(item)
-        for item in items
-    ]
+    kept = []
+    for item in items:
+        kind = type(item)
+        is_new = kind in _FIXED or (kind is np.ndarray and sys.getrefcount(item) <= _HELD_ONCE and _is_whole(item))
+        kept.append(item if is_new else own(item))
+    return kept
 
 
 def _is_whole(array: npt.NDArray[Any]) -> bool:
@@ -101,7 +100,10 @@ def _references(value: Any) -> int:
 
 
 def _references_of_items(items: Iterable[Any]) -> list[int]:
-    return [sys.getrefcount(item) for item in items]
+    counts = []
+    for item in items:
+        counts.append(sys.getrefcount(item))  # noqa: PERF401 -- as `_settled_items` has it
+    return counts
 
 
 def _least_references() -> int:

@@ -336,7 +336,11 @@ def element_bytes(element: Element, deep: int = 16) -> int:
     if kind in _PAYLOADS:
         return len(element)
     if kind is dict or kind is tuple:
-        return sum([element_bytes(part, deep) for part in (element if kind is tuple else element.values())])
+        nbytes = 0
+        for part in element if kind is tuple else element.values():
+            size = _BYTES_OF.get(type(part))
+            nbytes += element_bytes(part, deep) if size is None else size
+        return nbytes
     if issubclass(kind, np.ndarray | np.generic):
         inside = element.flat if deep and element.dtype.hasobject else ()
         return int(element.nbytes) + sum(element_bytes(item, deep - 1) for item in inside)

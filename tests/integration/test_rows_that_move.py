@@ -16,6 +16,7 @@ from asyncdata.memory.columns import RefColumn
 from asyncdata.runtime.memory.budget import Budget
 from asyncdata.runtime.memory.evacuate import move_rows, spaces
 from asyncdata.runtime.memory.table_strings import strings_of_tables
+from asyncdata.runtime.stages.order import inputs
 
 MIB = 1 << 20
 COUNT = 60
@@ -141,6 +142,7 @@ CASES += [(source, step) for source in ("alike", "records") for step in OF_BATCH
 def test_elements_are_the_same(source: str, step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever collects them, and whatever it is in the middle of while it waits."""
     options = ad.Options(memory_limit_bytes=64 * MIB, num_workers=0, num_threads=2, chunk_bytes=MIB)
+    monkeypatch.setattr(inputs, "_MOST_LOOSE_BYTES", 0)  # so that rows of small batches are in slabs, too
 
     def outcome() -> Any:
         dataset = {**STEPS, **OF_ARRAYS, **OF_BATCHES}[step](SOURCES[source](tmp_path))

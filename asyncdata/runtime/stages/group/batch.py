@@ -8,9 +8,10 @@ Batches of byte strings become arrays of objects when they are batched again; th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from asyncdata.errors import UnbatchableError
 from asyncdata.memory.advance import Rows
@@ -38,7 +39,10 @@ _SLAB_TARGET: Final = 1 << 18
 """Small batches share slabs of about this size."""
 
 _JOINED: Final = 1 << 15
-"""Byte strings are written in pieces of about so many bytes."""
+"""Byte strings and small arrays are written in pieces of about so many bytes."""
+
+_SMALL_PIECE: Final = 1024
+"""Arrays of up to so many bytes are small."""
 
 
 class BatchStage(CollectingStage):
@@ -122,9 +126,7 @@ class BatchStage(CollectingStage):
         for given, offset in zip(stored, layout.offsets, strict=True):
             part = rows_in(slabs.arena.array, slab.offset + offset, step, count, given.leaf)
             if isinstance(given, Pieces):
-                for row, piece in enumerate(given.rows):
-                    part[row // size, row % size] = piece
-                    await self._pause()
+                await self._write_pieces(part, given.rows, size)
             elif isinstance(given, Payloads):
                 table, free = await self._write_payloads(given.items, free)
                 part[...] = table.reshape(part.shape)
@@ -150,6 +152,20 @@ class BatchStage(CollectingStage):
         self._slab = None
         slabs.drop(slab)
         return tuple(columns)
+
+    async def _write_pieces(self, part: npt.NDArray[Any], pieces: list[npt.NDArray[Any]], size: int) -> None:
+        """Copies a row after the other; small ones are joined first: one copy more, and nothing else to do for each."""
+        row_bytes = pieces[0].nbytes
+        several = _JOINED // max(row_bytes, 1) if row_bytes <= _SMALL_PIECE else 1
+        for batch, start in enumerate(range(0, len(pieces), size)):
+            for row in range(0, size, several):
+                rows = part[batch, row : row + several]
+                if several > 1:
+                    joined = np.concatenate(pieces[start + row : start + row + len(rows)], axis=None)
+                    rows[...] = joined.reshape(rows.shape)
+                else:
+                    rows[0] = pieces[start + row]
+                await self._pause()
 
     async def _write_payloads(self, items: list[bytes], at: int) -> tuple[Rows, int]:
         view = self._budget.slabs.arena.view

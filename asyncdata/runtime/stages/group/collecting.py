@@ -21,6 +21,7 @@ from asyncdata.memory.columns import Column
 from asyncdata.memory.slabs import Slab
 from asyncdata.runtime.memory.outside_slabs import OutsideSlabs
 from asyncdata.runtime.stage import BLOCK_ROWS, Pause, Stage, StageContext
+from asyncdata.runtime.stages.order.inputs import HandingOver
 from asyncdata.runtime.state.marker import MARK_EVERY, Marker
 
 
@@ -59,10 +60,21 @@ class Collector:
         upstream: The input.
         sizes: Elements of the batches, in turn.
         drop_remainder: Whether a last batch that is smaller than its size is left out.
+        writes: Whether rows are written into a slab as soon as a batch is full.
     """
 
-    def __init__(self, context: StageContext, upstream: Stage, sizes: Sequence[int], *, drop_remainder: bool) -> None:
+    def __init__(
+        self,
+        context: StageContext,
+        upstream: Stage,
+        sizes: Sequence[int],
+        *,
+        drop_remainder: bool,
+        writes: bool = False,
+    ) -> None:
         self._upstream = upstream
+        if writes and isinstance(upstream, HandingOver):
+            upstream.together = max(sizes)
         self._outside = OutsideSlabs(context.budget, context.rows)
         self._sizes = sizes
         self._drop = drop_remainder
@@ -152,7 +164,7 @@ class CollectingStage(Stage):
 
     def __init__(self, context: StageContext, upstream: Stage, sizes: Sequence[int], *, drop_remainder: bool) -> None:
         super().__init__(context, (upstream,))
-        self._collector = Collector(context, upstream, sizes, drop_remainder=drop_remainder)
+        self._collector = Collector(context, upstream, sizes, drop_remainder=drop_remainder, writes=True)
         self._budget = context.budget
         self._account = context.tasks
         self._rows_account = context.rows

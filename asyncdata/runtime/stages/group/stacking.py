@@ -24,7 +24,7 @@ from asyncdata.memory.block import Block
 from asyncdata.memory.bytesarray import BytesArray
 from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColumn
 from asyncdata.memory.layout import as_bytes, mismatch, structure_mismatch, text_array, texts_leaf, value_leaf
-from asyncdata.memory.leaf import Leaf
+from asyncdata.memory.leaf import Leaf, is_plain
 from asyncdata.memory.narrow import fits, halved_leaf, too_large
 from asyncdata.memory.structure import LEAF, DictOf, Structure, flatten, flatten_as, leaf_count
 
@@ -186,6 +186,8 @@ def _of_objects(items: list[Any], size: int) -> Stack:
     if kinds in ({bytes}, {str}):
         text = kinds == {str}
         return Payloads(Leaf("table", shape=(size,), text=text), _encoded(items) if text else items)
+    if kinds == {np.ndarray} and (alike := _alike(items, size)) is not None:
+        return alike
     first: Leaf | None = None
     for row, item in enumerate(items):
         texts = text_array(item)
@@ -204,6 +206,14 @@ def _of_objects(items: list[Any], size: int) -> Stack:
     if first.kind == "table":
         return Payloads(first, _encoded(items))
     return Pieces(first, [np.asarray(item) for item in items])
+
+
+def _alike(arrays: list[npt.NDArray[Any]], size: int) -> Pieces | None:
+    """Arrays of one type and shape, at once; None where they have to be looked at one by one."""
+    dtype, shape = arrays[0].dtype, arrays[0].shape
+    if dtype.kind in _NO_ARRAYS or not shape or any(each.dtype != dtype or each.shape != shape for each in arrays):
+        return None
+    return Pieces(Leaf("array", dtype.str, (size, *shape)), arrays) if is_plain(arrays[0]) else None
 
 
 def _encoded(items: list[Any]) -> list[bytes]:

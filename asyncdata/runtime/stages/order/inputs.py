@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from asyncdata.errors import MemoryLimitError
 from asyncdata.memory.accounts import Account
 from asyncdata.memory.advance import BEGINNING, EMPTY, Advance, Fold, State
 from asyncdata.memory.block import Block
 from asyncdata.runtime.memory.landing import Landing
 from asyncdata.runtime.stage import Pause, Stage, StageContext
+
+_MOST_LOOSE_BYTES: Final = 1 << 20
+_LOOSE_PART: Final = 512
+"""Of the limit: so much may lie outside of slabs without being charged."""
 
 
 class HandingOver(Stage):
@@ -17,6 +23,10 @@ class HandingOver(Stage):
         context: Of the stage that collects.
         upstream: Where they come from.
         rows: That stage's account.
+
+    Attributes:
+        together: That stage collects so many rows at a time. Where they are small together they stay where they are:
+            they are written into a slab soon.
     """
 
     def __init__(self, context: StageContext, upstream: Stage, rows: Account) -> None:
@@ -24,10 +34,12 @@ class HandingOver(Stage):
         self.label = upstream.label
         self._upstream = upstream
         self._landing = Landing(context.budget, rows)
+        self._most_loose = min(_MOST_LOOSE_BYTES, context.budget.limit // _LOOSE_PART)
+        self.together = 0
 
     async def _pull(self, limit: int) -> Block | None:
         self._block = await self._upstream.pull(limit)
-        if self._block is not None and len(self._block):
+        if self._block is not None and len(self._block) and not self._stays(self._block):
             try:
                 await self._landing(self._block)
             except MemoryLimitError as error:
@@ -35,6 +47,9 @@ class HandingOver(Stage):
                 raise
         block, self._block = self._block, None
         return block
+
+    def _stays(self, block: Block) -> bool:
+        return self.together > 0 and block.nbytes * self.together <= self._most_loose * len(block)
 
     async def aclose(self) -> None:
         self._landing.close()

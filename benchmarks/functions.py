@@ -1,0 +1,72 @@
+"""What an element that a Python function makes costs, beside PyTorch's DataLoader in one run; a Markdown table.
+
+    python -m benchmarks.functions [--torch PYTHON] [--quick]
+
+Both call the same functions in the process that takes the batches, element by element, and stack the results. CPU time
+of all threads on one core, measured as by `benchmarks.elements`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from typing import Any, Final
+
+import asyncdata as ad
+from benchmarks.conditions import conditions
+from benchmarks.elements import ROUNDS, compare
+from benchmarks.launch import find_python
+from benchmarks.peers.python_elements import FUNCTIONS, rows
+
+WORKS: Final[dict[str, dict[str, Any]]] = {
+    "map to a dict of 8 floats and a number, batch(64)": {"kind": "map", "function": "row", "elements": 40_000},
+    "generator of such dicts, batch(64)": {"kind": "generator", "elements": 40_000},
+    "map to a picture of 12 KB and a number, batch(64)": {"kind": "map", "function": "picture", "elements": 10_000},
+    "map to 1 to 50 numbers, padded batches of 64": {"kind": "padded", "function": "tokens", "elements": 40_000},
+}
+
+
+def dataset(work: dict[str, Any]) -> ad.Dataset:
+    """The pipeline of a row."""
+    if work["kind"] == "generator":
+        return ad.Dataset.from_generator(rows, args=(work["elements"],)).batch(work["batch"])
+    ds = ad.Dataset.range(work["elements"]).map(FUNCTIONS[work["function"]])
+    return ds.padded_batch(work["batch"]) if work["kind"] == "padded" else ds.batch(work["batch"])
+
+
+def serve(work: dict[str, Any]) -> None:
+    """Runs the pipeline once for each line on standard input."""
+    with ad.Runtime(ad.Options(num_workers=0), pipelines=1):
+        ds = dataset(work)
+        for _ in sys.stdin:
+            began = time.process_time()
+            seen = 0
+            for batch in ds:
+                seen += len(batch[1] if isinstance(batch, tuple) else batch["label"])
+            print(json.dumps({"cpu_s": time.process_time() - began, "elements": seen}), flush=True)
+
+
+def main() -> None:
+    """The table, or one side of a row."""
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--torch", metavar="PYTHON", help="interpreter that has PyTorch")
+    arguments.add_argument("--quick", action="store_true", help="few rounds")
+    arguments.add_argument("--serve", metavar="JSON", help=argparse.SUPPRESS)
+    options = arguments.parse_args()
+    if options.serve:
+        serve(json.loads(options.serve))
+        return
+    print(f"{conditions()}\n")
+    os.sched_setaffinity(0, [max(os.sched_getaffinity(0))])
+    python = find_python(("torch",), options.torch)
+    print("CPU us per element, one core; x: part of DataLoader's, its range over the rounds, and of the first passes\n")
+    print("| elements | asyncdata | DataLoader | x | range | first passes |\n|---|---:|---:|---:|---:|---:|")
+    for title, work in WORKS.items():
+        compare(title, {**work, "batch": 64}, python, 2 if options.quick else ROUNDS, "functions", "torch_functions.py")
+
+
+if __name__ == "__main__":
+    main()
