@@ -16,6 +16,7 @@ from benchmarks.servers import REPOSITORY, here
 BENCHMARKS: Final = (
     "formats_cost",
     "elements",
+    "functions",
     "feed",
     "memory",
     "range_read",

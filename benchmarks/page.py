@@ -32,6 +32,7 @@ COMMANDS: Final = {
     "listing": ("listing",),
     "demo": ("demo",),
     "elements": ("elements",),
+    "functions": ("functions",),
     "serializing": ("formats_cost", "--serializing"),
     "feed": ("feed",),
     "remote": ("remote",),
