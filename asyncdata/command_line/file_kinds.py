@@ -158,10 +158,10 @@ def kind_of(name: str, head: bytes, size: int, chosen: str | None = None) -> Fil
         chosen: The format, if the user names it.
     """
     by_name, packed = _by_name(name)
-    if not _is_text(head) and look_of(head, file=False) in _COMPRESSIONS:
+    if _by_signature(head):
+        packed = None  # a length may begin like a compressed file
+    elif not _is_text(head) and look_of(head, file=False) in _COMPRESSIONS:
         packed = _COMPRESSIONS[look_of(head, file=False)]
-    elif _by_signature(head):
-        packed = None
     content = _decompressed(packed, head) if packed else head
     found = chosen or _by_signature(content) or by_name or _by_look(content)
     kind = FileKind(found, packed)

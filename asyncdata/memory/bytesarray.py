@@ -60,14 +60,14 @@ class BytesArray(Sequence[Any]):
         """Copies byte strings or texts into one array.
 
         Raises:
-            TypeError: An item is neither, or both occur. Other buffers are rejected too, because the bytes of an array
-                of objects are addresses.
+            TypeError: An item is neither, or both occur. Other buffers are rejected too, and views of objects, because
+                the bytes of these are addresses.
         """
         text = len(items) > 0 and isinstance(items[0], str)
         for kind in set(map(type, items)):
             if not issubclass(kind, str if text else (bytes, bytearray, memoryview)):
                 raise TypeError(f"the items of a BytesArray are all bytes or all str; one is of type {kind.__name__}")
-        raw: list[Any] = [item.encode() if isinstance(item, str) else item for item in items]
+        raw = list(map(_as_bytes, items))
         rows = np.empty((len(raw), 2), np.int64)
         rows[:, 1] = list(map(len, raw))
         np.cumsum(rows[:, 1], out=rows[:, 0])
@@ -216,3 +216,14 @@ def copied_items(memory: npt.NDArray[np.uint8], places: npt.NDArray[np.int64]) -
 def _loaded(items: list[Any], text: bool) -> BytesArray:
     found = BytesArray.from_items(items)
     return BytesArray(found.memory, found.places, text=text)
+
+
+def _as_bytes(item: Any) -> Any:
+    """A text, or what has a buffer, as something that has as many items as bytes."""
+    if isinstance(item, str):
+        return item.encode()
+    if isinstance(item, memoryview):
+        if item.format == "O":
+            raise TypeError("the items of a BytesArray are all bytes or all str; one is a view of objects")
+        return item if item.ndim == 1 and item.itemsize == 1 else bytes(item)
+    return item

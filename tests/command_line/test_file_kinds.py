@@ -16,10 +16,10 @@ from asyncdata.command_line.file_kinds import FORMATS, HEAD_BYTES, kind_of
 from tests.zstandard import zstd
 
 
-def _tfrecord() -> bytes:
+def _tfrecord(nbytes: int = 100) -> bytes:
     file = io.BytesIO()
     with ad.TFRecordWriter(file) as writer:
-        writer.write(bytes(100))
+        writer.write(bytes(nbytes))
     return file.getvalue()
 
 
@@ -38,6 +38,8 @@ CASES: Final = [
     ("gs://b/x.tfrecord-00000-of-00128", b"garbage", ("tfrecord", None)),
     ("gs://b.tfrecord/x", b"text", ("text", None)),
     ("x.tgz", gzip.compress(b"cut", mtime=0)[:9], ("tar", "GZIP")),
+    # Lengths whose first bytes are those of zlib and gzip.
+    *[("x", _tfrecord(nbytes)[:HEAD_BYTES], ("tfrecord", None)) for nbytes in (376, 24184, 40056, 55928, 35615)],
     ("x", b"PAR1....", ("parquet", None)),
     ("x.parquet", b"", ("parquet", None)),
     ("x.csv.gz", gzip.compress(b"a,b\n1,2\n", mtime=0), ("csv", "GZIP")),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -116,3 +117,23 @@ def test_a_limit_changes_nothing_or_is_named(seed: int, tmp_path: Path) -> None:
             assert run(ds, mib) == expected, (seed, mib)
         except ad.MemoryLimitError as error:
             assert "memory_limit_bytes" in str(error), (seed, mib)  # noqa: PT017 -- either is right
+
+
+def test_what_cannot_be_made_fails_at_its_turn(tmp_path: Path) -> None:
+    """The elements of the datasets before it come first, and nothing stays held."""
+    path = tmp_path / "a"
+    with ad.TFRecordWriter(path) as writer:
+        writer.write_many([b"x" * 100] * 10)
+    one = ad.TFRecordDataset(path)
+    lock = threading.Lock()
+    ds = one.concatenate(one.map(lambda x: (x, lock), 2, executor="process"))
+
+    async def used() -> tuple[int, int]:
+        return runtime.budgets.used_bytes, runtime.budgets.slabs_in_use
+
+    with ad.Runtime(ad.Options(num_workers=1)) as runtime:
+        with ds.iterator() as it:
+            assert [next(it) for _ in range(10)] == [b"x" * 100] * 10
+            with pytest.raises(ad.FunctionTransferError):
+                next(it)
+        assert runtime.submit(used()).result() == (0, 0)

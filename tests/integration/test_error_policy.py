@@ -244,3 +244,32 @@ def one_in_ten(value: Any) -> Any:
     if int(value) % 10 == 0:
         raise ValueError("no")
     return value
+
+
+@pytest.mark.parametrize("kind", ["records", "files"])
+def test_files_of_another_size_end_at_their_turn(tmp_path: Path, kind: str) -> None:
+    """Also of files that are read together, or at the same time: what is before them is delivered, and they count."""
+    lines = []
+    wrong = [number for number in range(16) if number % 5 == 3]
+    for number in range(16):
+        path = tmp_path / f"{number:02}"
+        path.write_bytes(encode_many([b"%d" % number] * 200))
+        lines.append(json.dumps({"url": str(path), "size": path.stat().st_size + (number in wrong)}))
+    (tmp_path / "m").write_text("\n".join(lines) + "\n")
+    names = ad.Dataset.from_manifest(tmp_path / "m", shuffle=False)
+    ds = ad.FileDataset(names) if kind == "files" else ad.TFRecordDataset(names, num_parallel_reads=16)
+    each = 1 if kind == "files" else 200
+    for _ in range(5):
+        with ad.Runtime() as runtime:
+            with ds.with_options(ad.Options(errors=ad.ErrorPolicy(log_warning=False))).iterator() as it:
+                assert len(list(it)) == (16 - len(wrong)) * each
+                assert it.stats().skipped.shards == len(wrong)
+            with ds.iterator() as it:
+                assert len([next(it) for _ in range(3)]) == 3  # one of each file before the first wrong one
+                with pytest.raises(ad.ObjectChangedError):
+                    list(it)
+            assert runtime.submit(_used(runtime)).result() == (0, 0)
+
+
+async def _used(runtime: ad.Runtime) -> tuple[int, int]:
+    return runtime.budgets.used_bytes, runtime.budgets.slabs_in_use

@@ -450,3 +450,12 @@ def test_a_log_is_small(tmp_path: Path) -> None:
     count = sum(len(batch) for batch in recording(lambda: dataset, path).iterator(epoch=0))
     assert count == 128_000
     assert path.stat().st_size < count
+
+
+def test_an_iterator_that_was_abandoned_lets_go_of_its_log(tmp_path: Path) -> None:
+    """The next one writes it, as after closing."""
+    ds = recording(lambda: D.range(100).map(abs, 2, executor="thread", deterministic=False), tmp_path / "log")
+    for _ in range(2):
+        it = ds.iterator(epoch=0)
+        next(it)
+        it.abandon()

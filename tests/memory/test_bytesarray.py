@@ -129,3 +129,12 @@ def test_a_pickle_keeps_what_items_are(text: bool) -> None:
         packed = BytesArray(packed.base, packed.rows, text=text)
         again = pickle.loads(pickle.dumps(packed))
         assert (again.text, again.tolist()) == (text, items)
+
+
+def test_views_are_the_bytes_they_show() -> None:
+    """Whatever they show them as; those of objects are refused."""
+    array = np.array([[1, 2], [3, 4]], np.int32)
+    items = [memoryview(array), b"a", memoryview(array.reshape(-1)), memoryview(b"bc"), memoryview(np.array(5, "u1"))]
+    assert BytesArray.from_items(items).tolist() == [array.tobytes(), b"a", array.tobytes(), b"bc", b"\x05"]
+    with pytest.raises(TypeError, match="view of objects"):
+        BytesArray.from_items([memoryview(np.array([None]))])

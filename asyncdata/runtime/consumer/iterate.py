@@ -484,6 +484,14 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
         self._readings.elements = self._handed
         if os.getpid() == self._pid:
             self._finalizer()
+        # Whoever takes an element meanwhile may be writing to the log: it is closed with the iterator then.
+        if self._lock.acquire(blocking=False):
+            try:
+                if self._log is not None:
+                    self._log.close()
+                    self._log = None
+            finally:
+                self._lock.release()
 
     @contextlib.contextmanager
     def _reported_once(self) -> Generator[None]:

@@ -56,7 +56,11 @@ def _concatenate(node: combining.Concatenate, scope: Scope, context: StageContex
     def make(number: int) -> Stage:
         scope.services.occupy(f"{scope.place}.{number}")
         around = scope._replace(within=inside(track, number))
-        return lower(node.datasets[number], branch(around, number, state=state if number == first else None))
+        try:
+            return lower(node.datasets[number], branch(around, number, state=state if number == first else None))
+        except BaseException:
+            scope.services.vacate(f"{scope.place}.{number}")
+            raise
 
     return ConcatenateStage(context, make, len(node.datasets), _vacate(scope), first, track)
 

@@ -53,6 +53,7 @@ class ConcatenateStage(Stage):
         self._number = first if track is None else max(first, track.saved.at)
         self._current: Stage | None = make(self._number) if count is None or self._number < count else None
         self._next: Stage | None = None
+        self._refused = False
         self._rows = self._given_before()
         self._in_order = True
         self._marker = Marker(follows=True)
@@ -124,12 +125,19 @@ class ConcatenateStage(Stage):
             block = await self._current.pull(limit)
             if block is not None:
                 self._rows += len(block)
-                if self._next is None and self._is_more() and self._current.draining:
-                    self._next = self._make(self._following())
-                    self._next.prepare()
+                if self._next is None and not self._refused and self._is_more() and self._current.draining:
+                    self._make_ahead()
                 return self._marked(block)
             await self._turn_over(self._current)
         return None
+
+    def _make_ahead(self) -> None:
+        try:
+            self._next = self._make(self._following())
+        except Exception:  # noqa: BLE001 -- raised when its turn comes, behind the rows before it
+            self._refused = True
+            return
+        self._next.prepare()
 
     def _marked(self, block: Block) -> Block:
         before = self._marker.rows
@@ -154,6 +162,7 @@ class ConcatenateStage(Stage):
                 self._track.ends(self._following())
             return
         self._number = self._following()
+        self._refused = False
         self._current, self._next = self._make(self._number) if self._next is None else self._next, None
         self._rows = self._given_before()
         self._marker.next_input()

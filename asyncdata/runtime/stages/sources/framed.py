@@ -75,6 +75,7 @@ class FramedStage(FileStage):
         self._columns: tuple[int, ...] | None = None
         self._guard = context.guard
         self._error: DataError | None = None
+        self._refused: AsyncdataError | None = None  # why the file is none that may be read, for the pull that waits
         self._behind_error: tuple[int, int] | None = None
         self._marker = Marker()
         self._window = 0
@@ -108,7 +109,7 @@ class FramedStage(FileStage):
 
     def _pull_ready(self, limit: int) -> Block | None:
         """Records of chunks that have arrived, of formats that are framed on the loop."""
-        if self._closed:
+        if self._closed or self._refused is not None:
             return None
         self._begin()
         if self._frames_ahead():
@@ -120,7 +121,11 @@ class FramedStage(FileStage):
             if not self._bytes.is_short:
                 self._accept_frames(self._here(self._framing(limit)))
             elif self._bytes.take_ready():
-                self._enter(self._bytes.info)
+                try:
+                    self._enter(self._bytes.info)
+                except AsyncdataError as error:
+                    self._refused = error
+                    return None
             else:
                 return None
 
@@ -133,6 +138,8 @@ class FramedStage(FileStage):
         super()._complete(error)
 
     async def _next_block(self, limit: int) -> Block | None:
+        if self._refused is not None:
+            raise self._refused
         if self._frames_ahead():
             assert self._ahead is not None
             self._awaited = True

@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from asyncdata.errors import PipelineClosedError
+from asyncdata.errors import AsyncdataError, PipelineClosedError
 from asyncdata.formats.framing import whole_structure
 from asyncdata.memory.accounts import Account
 from asyncdata.memory.advance import BEGINNING, ORIGIN_WIDTH, SUB_INDEX, Advance, Mark, Rows, State
@@ -396,12 +396,19 @@ class WholeFilesStage(Stage):
         assert read is not None
         assert read.run is not None
         infos, need, seconds = read.run
+        entered: list[tuple[int, int]] = []
+        for info, name in zip(infos, run.names, strict=False):
+            try:
+                entered.append(runs.enter(info, name.origin))
+            except AsyncdataError:
+                infos, need = infos[: len(entered)], 0  # it is read by itself, and its own stage says what is wrong
+                break
         self._ahead.take()
         pulls = runs.inside.meter.pulls
         began_s = pulls.begin()
         if infos:
-            blocks.append(self._rows(runs, read.slab, infos, run.names[: len(infos)]))
-            self._size.learn(len(infos), read.filled, seconds)
+            blocks.append(self._rows(read.slab, infos, run.names[: len(infos)], entered))
+            self._size.learn(len(infos), sum(info.size for info in infos), seconds)
             self._budget.move(read.slab, runs.downstream)
         self._budget.slabs.drop(read.slab)
         ended_s = pulls.end()
@@ -412,9 +419,10 @@ class WholeFilesStage(Stage):
         self._put_back(run.names[len(infos) :], need)
         return len(infos)
 
-    def _rows(self, runs: Runs, slab: Slab, infos: Sequence[ObjectInfo], names: Sequence[FileName]) -> Block:
+    def _rows(
+        self, slab: Slab, infos: Sequence[ObjectInfo], names: Sequence[FileName], entered: list[tuple[int, int]]
+    ) -> Block:
         origin = np.zeros((len(infos), ORIGIN_WIDTH), np.int64)
-        entered = [runs.enter(info, name.origin) for info, name in zip(infos, names, strict=True)]
         origin[:, [0, SUB_INDEX]] = entered
         places = np.empty((len(infos), 2), np.int64)
         places[:, 1] = [info.size for info in infos]
