@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import asyncdata as ad
+from tests.patience import wait_until
 from tests.samples import samples
 
 MIB = 1 << 20
@@ -136,4 +137,4 @@ def test_what_cannot_be_made_fails_at_its_turn(tmp_path: Path) -> None:
             assert [next(it) for _ in range(10)] == [b"x" * 100] * 10
             with pytest.raises(ad.FunctionTransferError):
                 next(it)
-        assert runtime.submit(used()).result() == (0, 0)
+        wait_until(lambda: runtime.submit(used()).result() == (0, 0))

@@ -19,6 +19,7 @@ from asyncdata.formats import zstd
 from asyncdata.formats.image import encode_png
 from asyncdata.formats.tfrecord import encode_many
 from asyncdata.storage.local.descriptors import version_of
+from tests.patience import wait_until
 from tests.samples import samples
 
 SHARDS, RECORDS = 5, 40
@@ -268,7 +269,7 @@ def test_files_of_another_size_end_at_their_turn(tmp_path: Path, kind: str) -> N
                 assert len([next(it) for _ in range(3)]) == 3  # one of each file before the first wrong one
                 with pytest.raises(ad.ObjectChangedError):
                     list(it)
-            assert runtime.submit(_used(runtime)).result() == (0, 0)
+            wait_until(lambda: runtime.submit(_used(runtime)).result() == (0, 0))
 
 
 async def _used(runtime: ad.Runtime) -> tuple[int, int]:
