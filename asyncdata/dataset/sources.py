@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
@@ -104,6 +105,8 @@ def numbers(start: int, stop: int | None, step: int, output_type: Any) -> Node:
     distance = arguments.integer("step", step)
     if distance == 0:
         raise ValueError("step must not be 0")
+    if -((first - end) // distance) > sys.maxsize:
+        raise ValueError(f"a range of more than {sys.maxsize} numbers is too long to be counted")
     dtype = arguments.dtype("output_type", output_type, "iuf")
     return Range(start=first, stop=end, step=distance, dtype=dtype.str)
 

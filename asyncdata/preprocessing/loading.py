@@ -69,7 +69,7 @@ def loaded(text: str) -> Any:
         if found.keys() not in ({"format", "version", "leaves"}, {"format", "version", "function", "arguments"}):
             raise ValueError(f"it has the parts {listed(list(found))}")
         return ByLeaf(_nest(found["leaves"])) if "leaves" in found else _function(found)
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError, RecursionError) as error:
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, RecursionError, OverflowError) as error:
         raise DataError(f"the saved preprocessing is damaged: {error}") from None
 
 

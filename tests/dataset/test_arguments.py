@@ -289,3 +289,12 @@ def test_more_datasets_in_turn_than_memory_is_for_are_refused_at_once(make: Call
     make(2**20)
     with pytest.raises(ValueError, match=r"(cycle_length|num_parallel_reads) must be at most 1048576, not 1048577"):
         make(2**20 + 1)
+
+
+def test_numbers_beyond_counting() -> None:
+    """A range that Python cannot count is refused where it is made, not the longest that it can count."""
+    for stop, step in ((2**63 - 1, 1), (1 - 2**63, -1)):
+        assert len(list(D.range(0, stop, step).take(3))) == 3
+    for start, stop, step in ((-1, 2**63 - 1, 1), (2**62, -(2**63), -1)):
+        with pytest.raises(ValueError, match="too long to be counted"):
+            D.range(start, stop, step)

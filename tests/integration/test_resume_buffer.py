@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import functools
 import gzip
 import io
@@ -9,6 +11,7 @@ import json
 import random
 import re
 import tarfile
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,9 +19,11 @@ from typing import Any
 import pytest
 
 import asyncdata as ad
+from asyncdata.runtime.stages.order.lying import LyingBuffer
 from fake_gcs import FakeGCS
 from tests.integration.resumed_reads import read_after_resume, resumed_often
 from tests.integration.shards import BUCKET, gs_storage, put_shards, record, records, shard_bytes
+from tests.patience import wait_until
 from tests.samples import samples
 
 pytestmark = pytest.mark.sampled
@@ -517,3 +522,42 @@ def test_little_memory_is_enough(kind: str, size: int, limit: int, isolate: bool
         for count in random.Random(kind).sample(range(len(states)), min(len(states), samples(2, 10))):
             with dataset.iterator(state=json.loads(json.dumps(states[count]))) as it:
                 assert [batch.tolist() for batch in it] == batches[count + 1 :]
+
+
+def test_a_buffer_that_is_left_while_it_ends_its_readers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing stays held of the rows that were to leave, nor of what reads the others."""
+    path = tmp_path / "a"
+    with ad.TFRecordWriter(path) as writer:
+        writer.write_many([b"%d" % number * 50 for number in range(3000)])
+    ds = ad.TFRecordDataset(path).shuffle(50, seed=1)
+    with ds.iterator() as it:
+        for _ in range(1500):
+            next(it)
+        state = it.state_dict()
+    recall, recalled = LyingBuffer.recall, threading.Event()
+
+    async def slow(self: LyingBuffer) -> None:
+        if not recalled.is_set():
+            recalled.set()
+            await asyncio.Event().wait()
+        await recall(self)
+
+    async def used() -> tuple[int, int]:
+        return alone.budgets.used_bytes, alone.budgets.slabs_in_use
+
+    monkeypatch.setattr(LyingBuffer, "recall", slow)
+    with ad.Runtime(ad.Options(num_workers=0)) as alone:
+        it = ds.iterator(state=state)
+
+        def close() -> None:
+            recalled.wait()
+            it.close()
+
+        closing = threading.Thread(target=close)
+        closing.start()
+        with contextlib.suppress(ad.PipelineClosedError):
+            for _ in it:
+                pass
+        closing.join()
+        assert recalled.is_set()
+        wait_until(lambda: alone.submit(used()).result() == (0, 0))

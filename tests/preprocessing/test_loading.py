@@ -67,6 +67,17 @@ def test_a_damaged_file_is_refused(function: Any, leaf: Any, tmp_path: Path) -> 
             ad.load_preprocessing(path)
 
 
+def test_numbers_beyond_floats_are_damage(tmp_path: Path) -> None:
+    """In a file without a checksum."""
+    saved = json.loads(ad.Normalize(1.0, 2.0).to_json())
+    saved.pop("checksum")
+    saved["arguments"]["mean"] = 10**400
+    path = tmp_path / "file.json"
+    path.write_text(json.dumps(saved))
+    with pytest.raises(ad.DataError, match=r"file\.json"):
+        ad.load_preprocessing(path)
+
+
 @pytest.mark.parametrize("nested", [False, True])
 @pytest.mark.parametrize(("function", "leaf"), FUNCTIONS, ids=lambda value: type(value).__name__)
 def test_no_letter_changes_unnoticed(function: Any, leaf: Any, nested: bool) -> None:

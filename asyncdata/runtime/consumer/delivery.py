@@ -241,7 +241,10 @@ class Deliverer:
         packer = delivery.packer()
         if self._kept.nbytes + self._budget.charge(packer.nbytes) > self._share:
             return None
-        slab = self._budget.take_now(self._account, packer.nbytes)
+        try:
+            slab = self._budget.take_now(self._account, packer.nbytes)
+        except OSError:
+            return None  # there is no room for a copy here: the consumer makes it
         if slab is None:
             return None
         self.packed += 1

@@ -140,6 +140,8 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
             element = self._take()
             while element is _NOTHING and not self._ended:
                 running = self._usable()
+                if running is None:
+                    break
                 with self._readings.waits.waiting():
                     running.edge.wait()
                 element = self._take()
@@ -171,6 +173,8 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
                     await self.aclose()
                 raise self._outcome(StopAsyncIteration())
             running = self._usable()
+            if running is None:
+                continue
             with self._readings.waits.waiting():
                 await running.edge.wait_async()
 
@@ -403,9 +407,12 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
     def __reduce__(self) -> NoReturn:
         raise TypeError("an iterator cannot be copied or pickled; the Dataset it came from can")
 
-    def _usable(self) -> Running:
+    def _usable(self) -> Running | None:
+        """What is to be waited for; None if another thread has met the end meanwhile, and closed the iterator."""
         running = self._running
         if running is None or self._closed:
+            if self._ended and not self._failure:
+                return None
             if self._failure:
                 raise self._failed_before()
             raise PipelineClosedError(

@@ -92,7 +92,8 @@ class LoopThread:
                     self.loop.run_until_complete(main)
             self.loop.run_until_complete(self._end_foreign_tasks())
             self.loop.run_until_complete(self.loop.shutdown_asyncgens())
-            self.loop.run_until_complete(self.loop.shutdown_default_executor())
+            with contextlib.suppress(RuntimeError):  # while the interpreter ends no thread starts any more
+                self.loop.run_until_complete(self.loop.shutdown_default_executor())
         finally:
             asyncio.set_event_loop(None)
             self.loop.close()

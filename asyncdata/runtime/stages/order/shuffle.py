@@ -389,6 +389,8 @@ class ShuffleStage(Stage):
 
     async def _end_lying(self, lying: LyingBuffer) -> None:
         """All rows were read: they get the order of their slots."""
+        await lying.recall()
+        # Nothing waits from here on.
         self._lying = None
         if self._draining:
             self._columns = [column.pick(lying.rows[self._places]) for column in self._columns]
@@ -396,7 +398,6 @@ class ShuffleStage(Stage):
             self._places = list(range(len(self._places)))
         else:
             self._columns = [column.pick(lying.rows) for column in self._columns]
-        await lying.recall()
 
     def _arrange(self, order: Rows) -> None:
         """The rows that were read for the buffer, each in its slot."""
@@ -407,9 +408,10 @@ class ShuffleStage(Stage):
 
     async def _pull(self, limit: int) -> Block | None:
         if self._lying is not None:
-            block = await self._pull_lying(self._lying, limit)
+            self._block = await self._pull_lying(self._lying, limit)
             if self._lying.is_whole(self._places if self._draining else None):
                 await self._end_lying(self._lying)
+            block, self._block = self._block, None
             return block
         if self._wanted is not None:
             await self._refill(self._wanted)
@@ -633,15 +635,19 @@ class ShuffleStage(Stage):
     async def aclose(self) -> None:
         for block in self._filling:
             block.release()
-        left = np.array(self._places, np.int64)
-        if self._lying is not None:
-            await self._lying.recall()
-            left = self._lying.compact(self._places)
-            self._lying = None
-        for column in self._columns:
-            (column.pick(left) if self._draining else column).release()
-        self._filling, self._columns, self._places = [], [], []
-        self._filling_rows = self._filling_bytes = 0
-        self._outside.close()
-        self._full = self._draining = self._ended = True
-        await super().aclose()
+        self._filling = []
+        try:
+            if self._lying is not None:
+                await self._lying.recall()
+        finally:
+            left = np.array(self._places, np.int64)
+            if self._lying is not None:
+                left = self._lying.compact(self._places)
+                self._lying = None
+            for column in self._columns:
+                (column.pick(left) if self._draining else column).release()
+            self._columns, self._places = [], []
+            self._filling_rows = self._filling_bytes = 0
+            self._outside.close()
+            self._full = self._draining = self._ended = True
+            await super().aclose()
