@@ -102,6 +102,7 @@ class Channel:
         kind = socket.SOCK_STREAM if stream else socket.SOCK_SEQPACKET
         ours, theirs = socket.socketpair(socket.AF_UNIX, kind)
         ours.setblocking(False)
+        theirs.setblocking(True)  # whatever `socket.setdefaulttimeout` says in this process
         return Channel(ours, stream=stream, message_bytes=message_bytes), theirs
 
     def fileno(self) -> int:

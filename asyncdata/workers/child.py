@@ -215,25 +215,28 @@ class WorkerLoops:
 
     def _need(self, nbytes: int, slot: int = 0) -> tuple[int, int]:
         """Asks the parent for room in the arena and waits for the answer: offset and size in bytes."""
+        if os.getpid() != self._pid:
+            os._exit(0)  # user code forked: the memory is the original's
         begin = time.perf_counter_ns()
         self._tasks.send(messages.NEED, self._ticket, nbytes, slot)
+        answer: Message | None = None
         try:
-            while True:
+            while answer is None:
                 for message in self._tasks.receive():
-                    if message.kind == messages.GRANT and message.ticket == self._ticket:
-                        granted = message.first, message.second
-                    elif message.kind == messages.DENY and message.ticket == self._ticket:
-                        granted = None
+                    if message.ticket == self._ticket and message.kind in (messages.GRANT, messages.DENY):
+                        answer = message
                     else:
-                        self._inbox.append(message)
-                        continue
-                    if granted is None:
-                        raise GrantDeniedError(f"{nbytes} bytes of output space were not granted")
-                    return granted
+                        self._inbox.append(message)  # also of those that came together with the answer
         except EOFError:
             raise _ParentGoneError from None
+        except OSError:
+            traceback.print_exc()
+            leave(1)  # a message is lost, and may have been another call's
         finally:
             self._waited_ns += time.perf_counter_ns() - begin
+        if answer.kind == messages.DENY:
+            raise GrantDeniedError(f"{nbytes} bytes of output space were not granted")
+        return answer.first, answer.second
 
     # --- watchdog thread
 

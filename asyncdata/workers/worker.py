@@ -225,6 +225,7 @@ class Worker:
             self._loop.remove_writer(fd)
 
     def _gone(self) -> None:
+        self.takes_more = False  # while what it has sent is read, it may answer calls that make room for others
         for fd, channel in list(self._reading.items()):
             while fd in self._reading:
                 try:

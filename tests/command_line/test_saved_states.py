@@ -61,7 +61,7 @@ def test_what_is_no_state(run: Callable[..., Any], tmp_path: Path, states: list[
     assert run("state", "show", str(tmp_path / "other.json")).code == 3
     assert run("state", "show", str(tmp_path / "missing.json")).code == 3
     os.mkfifo(tmp_path / "fifo")
-    assert "no regular file" in run("state", "show", str(tmp_path / "fifo")).err
+    assert "not a regular file" in run("state", "show", str(tmp_path / "fifo")).err
     assert run("state", "show", str(tmp_path)).code == 3
     wrong = run("state", "show", *states)
     assert wrong.code == 2

@@ -294,7 +294,7 @@ def exhaust(x):
         return x
 
 with ad.Runtime(ad.Options(isolate=True), pipelines=2):
-    first = ad.Dataset.range(1 << 40).map(exhaust).iterator()
+    first = ad.Dataset.range(1 << 40).map(exhaust).batch(1000).iterator()  # what is in the arena needs no file
     next(first)
     refused(lambda: list(pipeline("inline", 8)), 24, "the loader process cannot go on", "ulimit -n")
     refused(lambda: list(first), 24, "the loader process cannot go on", "ulimit -n")

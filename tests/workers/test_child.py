@@ -306,6 +306,42 @@ def test_a_parent_that_leaves_while_a_task_waits_for_room_ends_the_loop(stream: 
     assert asked == [1]
 
 
+def test_what_comes_together_with_an_answer_is_not_lost() -> None:
+    """A stream may give several messages at once."""
+    parent, theirs = Channel.pair(stream=True)
+    asked: list[int] = []
+
+    def handler(arena: memoryview, program: Any, payload: bytes, need: Any, mark: Any) -> bytes:
+        asked.append(1)
+        if len(asked) == 1:
+            parent.send(messages.GRANT, 1, 0, 64)
+            parent.send(messages.TASK, 2, 1)
+            assert need(10) == (0, 64)
+        else:
+            parent._sock.shutdown(socket.SHUT_WR)
+        return b""
+
+    channel = Channel(theirs, stream=True)
+    with contextlib.closing(channel), contextlib.closing(parent):
+        loops = WorkerLoops(tasks=channel, control=channel, arena=memoryview(b""), handler=handler, mark=Mark(-1))
+        parent.send(messages.PROGRAM, 1, body=cloudpickle.dumps(None))
+        parent.send(messages.TASK, 1, 1)
+        loops.run()
+    assert asked == [1, 1]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_workers_end_blocks_whatever_the_default_is(stream: bool) -> None:
+    """Many programs set a default timeout for other sockets."""
+    socket.setdefaulttimeout(5)
+    try:
+        parent, theirs = Channel.pair(stream=stream)
+    finally:
+        socket.setdefaulttimeout(None)
+    with contextlib.closing(parent), contextlib.closing(theirs):
+        assert os.get_blocking(theirs.fileno())
+
+
 @pytest.fixture
 async def described(make_kit: MakeKit) -> Any:
     """What a worker process says about itself."""

@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from asyncdata.errors import ObjectNotFoundError
+from asyncdata.errors import ObjectNotFoundError, refused
 from asyncdata.memory.structure import Structure
 from asyncdata.observe.snapshot import PipelineStats
 from asyncdata.runtime.consumer.delivery import Delivery
@@ -202,7 +202,10 @@ class Outlet:
         if size <= _INLINE_BYTES:
             self._drain.begin_unless(self._channel.send(protocol.DELIVERY, number, to_copy, body=b"".join(pieces)))
             return
-        fd = out_of_band.write_file("asyncdata-delivery", pieces)
+        try:
+            fd = out_of_band.write_file("asyncdata-delivery", pieces)
+        except OSError as error:
+            raise refused("elements cannot be sent to the consumer", error, stage="Runtime") from error
         try:
             self._drain.begin_unless(self._channel.hand_over(protocol.DELIVERY_FILE, number, to_copy, size, fd=fd))
         finally:
