@@ -213,9 +213,10 @@ class Answering:
     async def _replace(self, fault: Fault, span: Span, entry: Entry) -> None:
         """Make a new generation of the object whose old one is being sent."""
         catalogue = self._serving.service.catalogue
+        if entry.status not in (200, 206) or not entry.object:
+            return  # what is being sent is not an object: an error, say
         version = catalogue.find(entry.bucket, entry.object)
-        if version is None or entry.status not in (200, 206):
-            # What is being sent is not the object: an error, say.
+        if version is None:
             return
         writer = catalogue.new_body()
         try:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from fake_gcs.errors import GCSError, invalid
 
-_RANGE = re.compile(r"\s*bytes\s*=\s*(\d{0,18})\s*-\s*(\d{0,18})\s*\Z", re.ASCII)
+_RANGE = re.compile(r"\s*bytes\s*=\s*(\d{0,40})\s*-\s*(\d{0,40})\s*\Z", re.ASCII)
 _CONTENT_RANGE = re.compile(r"bytes\s+(?:(\d{1,18})-(\d{1,18})|\*)/(\d{1,18}|\*)\s*\Z", re.ASCII)
 
 

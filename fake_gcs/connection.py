@@ -145,7 +145,9 @@ class Connection:
         framing = BodyFraming.of(head)
         try:
             response, verdict = await self._respond(head, framing, entry)
-            keep = head.keep_alive and not response.close and framing.done_or_small(_DRAIN_BYTES)
+            # A client that waits to be told to go on sends nothing once it is refused.
+            waits = not framing.done and head.headers.get("expect") is not None
+            keep = head.keep_alive and not response.close and framing.done_or_small(_DRAIN_BYTES) and not waits
             if keep and not framing.done:
                 await self._drain(framing)
             if not framing.done:

@@ -97,7 +97,9 @@ class Weather:
         self._counts: dict[int, int] = {}
         self._tokens = float(profile.request_burst)
         self._refilled = 0.0
-        self._calm = profile.latency.at(0.99) == 0 and profile.stream_bytes_per_s is None and not profile.rules
+        latency = profile.latency
+        slow = any(latency.values_s) if latency.kind == "trace" else latency.at(0.99) > 0
+        self._calm = not slow and profile.stream_bytes_per_s is None and not profile.rules
 
     def judge(self, asked: Asked, now: float) -> Verdict:
         """What this request meets. Called once for each request; ``now`` is any clock in seconds."""

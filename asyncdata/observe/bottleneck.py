@@ -52,6 +52,7 @@ _FULL: Final = 0.85
 _AWAIT: Final = "Await inside it, or make it a plain function with num_parallel_calls=ad.AUTOTUNE."
 _AWAIT_OR_YIELD: Final = "Await inside it, or make it a plain generator, which runs in a thread."
 _REFUSED: Final = 3
+_REFUSED_PART: Final = 0.002
 _FAILING: Final = 0.2
 _WRITING: Final = {
     "cache": "Keep it in memory: cache() without a file name; or write it before training, as later epochs read it.",
@@ -404,7 +405,7 @@ def _in_processes(step: StepStats, facts: _Facts) -> tuple[Cause, str, str]:
 
 def _reading(step: StepStats, facts: _Facts) -> tuple[Cause, str, str]:
     reads = facts.reads
-    if reads.refused >= _REFUSED and 2 * reads.refused >= reads.retries:
+    if reads.refused >= max(_REFUSED, _REFUSED_PART * reads.requests) and 2 * reads.refused >= reads.retries:
         return (
             "throttled",
             f"the server refused {reads.refused} requests because there were too many",

@@ -190,6 +190,9 @@ class ReadStats:
         requests: Attempts, including those that failed.
         retries: Attempts that followed a failure. A large part of `requests`: the server or the network fails.
         refused: Attempts that the server refused because there were too many.
+        hedges: Second attempts at silent reads.
+        hedges_won: Those whose data came first.
+        wasted_bytes: Bytes that were received and not kept: the rest of failed attempts, and of those overtaken.
         short_s: Seconds in which the pipeline could not read ahead because memory was short. Most of the time: the
             memory limit is the bottleneck.
         receivers: Processes that receive; 1: this one alone, by one event loop.
@@ -204,6 +207,9 @@ class ReadStats:
     requests: int = 0
     retries: int = 0
     refused: int = 0
+    hedges: int = 0
+    hedges_won: int = 0
+    wasted_bytes: int = 0
     short_s: float = 0.0
     receivers: int = 1
     receivers_s: float = 0.0

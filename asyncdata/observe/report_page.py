@@ -106,7 +106,7 @@ def _section(number: int, pipeline: PipelineProfile, *, is_open: bool) -> str:
     charts = "".join(
         f'<section class="chart" data-chart="{key}"><h3>{heading}</h3><p>{text}</p><div></div></section>'
         for key, heading, text in _CHARTS
-        if key != "requests" or stats.fetch.get("requests")
+        if key != "requests" or stats.reads.requests
     )
     held = [(each.name, *(f"{n / 1e6:,.1f}" for n in (each.used_bytes, each.most_bytes))) for each in pipeline.held]
     settings = [(each.step, each.setting, each.because) for each in stats.knobs]
@@ -124,7 +124,7 @@ def _section(number: int, pipeline: PipelineProfile, *, is_open: bool) -> str:
             _lines("Lines of your functions", stats.lines),
             f"<h2>Over time</h2>{charts}",
             f"<h2>Memory at its peak</h2>{_table(('held by', 'MB then', 'MB at most'), held)}" if held else "",
-            "<h2>Reads from storage</h2>" + _table(("", ""), _reads(pipeline)) if stats.fetch.get("requests") else "",
+            "<h2>Reads from storage</h2>" + _table(("", ""), _reads(pipeline)) if stats.reads.requests else "",
             "<h2>Found by AUTOTUNE</h2>" + _table(("step", "setting", "because"), settings) if settings else "",
             "<h2>Options</h2>" + _table(("option", "value"), pipeline.options.items()) if pipeline.options else "",
             "</details>",
@@ -159,12 +159,12 @@ def _reads(pipeline: PipelineProfile) -> list[tuple[str, str]]:
     window = fetch.get("window") or {}
     return [
         ("first byte: median, p90, p99", ", ".join(times)),
-        ("requests", f"{fetch.get('requests', 0):,}"),
+        ("requests", f"{stats.reads.requests:,}"),
         ("under way on average, and at most allowed", f"{stats.reads.in_flight:.1f} of {stats.reads.limit}"),
         ("why so many are allowed", str(window.get("reason", "given"))),
         ("retries, refused by the server", f"{stats.reads.retries:,}, {stats.reads.refused:,}"),
-        ("second attempts, of which came first", f"{fetch.get('hedges', 0):,}, {fetch.get('hedges_won', 0):,}"),
-        ("received in vain", f"{fetch.get('wasted_bytes', 0) / 1e6:,.1f} MB"),
+        ("second attempts, of which came first", f"{stats.reads.hedges:,}, {stats.reads.hedges_won:,}"),
+        ("received in vain", f"{stats.reads.wasted_bytes / 1e6:,.1f} MB"),
     ]
 
 

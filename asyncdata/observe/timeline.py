@@ -69,6 +69,10 @@ class Arrivals:
         self._last_s: float | None = None
         self._waited_s = 0.0
 
+    def begin(self, now: float, waited_s: float) -> None:
+        """The consumer is in the middle of a step: what it has waited so far belongs to no arrival."""
+        self._last_s, self._waited_s = now, waited_s
+
     def add(self, began_s: float, now: float, elements: int, waited_s: float) -> None:
         """One more delivery.
 
@@ -160,9 +164,9 @@ def moment_of(stats: PipelineStats, at_s: float) -> Moment:
         wait_s=stats.consumer.wait_s,
         step_s=stats.consumer.step_s,
         bytes_read=stats.reads.bytes,
-        requests=fetch.get("requests", 0),
+        requests=stats.reads.requests,
         retries=stats.reads.retries,
-        hedges=fetch.get("hedges", 0),
+        hedges=stats.reads.hedges,
         cpu_s=stats.cpu.process_s,
         loop_cpu_s=stats.cpu.loop_s,
         workers_cpu_s=stats.cpu.workers_s,

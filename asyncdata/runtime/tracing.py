@@ -136,6 +136,11 @@ class TracedArrivals(Arrivals):
         self._before_s: float | None = None
         self._before_waited_s = 0.0
 
+    def begin(self, now: float, waited_s: float) -> None:
+        """See `Arrivals`."""
+        super().begin(now, waited_s)
+        self._before_s, self._before_waited_s = now, waited_s
+
     def add(self, began_s: float, now: float, elements: int, waited_s: float) -> None:
         """See `Arrivals`."""
         super().add(began_s, now, elements, waited_s)

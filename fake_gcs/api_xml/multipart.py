@@ -66,7 +66,8 @@ class PartSink:
         _, upload = upload_of(self._service, self._request)
         checksums = self._writer.checksum.value()
         announced = hashes_of(self._request.header("x-goog-hash"))
-        expected = Draft("", "", expected_crc32c=announced.get("crc32c"), expected_md5=announced.get("md5"))
+        md5 = announced.get("md5") or self._request.header("content-md5")
+        expected = Draft("", "", expected_crc32c=announced.get("crc32c"), expected_md5=md5)
         try:
             check_hashes(expected, checksums)
         except GCSError:

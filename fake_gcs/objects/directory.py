@@ -235,7 +235,9 @@ class DirectoryBacking:
         data, meta = self._places(version)
         if body.path != data:
             data.parent.mkdir(parents=True, exist_ok=True)
-            if body.path in {self._tmp / body.path.name, self._root / version.bucket / version.name}:
+            # Other names may mean the same path, as "a//b" does; what lies there is another object's.
+            named = {self._root / version.bucket / version.name} if _is_plain_name(version.name) else set()
+            if body.path in {self._tmp / body.path.name, *named}:
                 body.path.rename(data)
             elif body.stamp is not None:
                 shutil.copyfile(body.path, data)  # Not a link: the file may be written to from outside.

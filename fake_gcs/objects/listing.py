@@ -79,6 +79,8 @@ def _walk(names: Sequence[str], item: Callable[[int], ObjectVersion], query: Que
     index = max(bisect_left(names, query.prefix), bisect_left(names, query.start))
     if query.after:
         index = max(index, bisect_right(names, query.after))
+        if query.after.startswith(query.prefix) and _fold(query.after, query) == query.after:
+            index = max(index, _behind(names, query.after))  # the last thing of a page was a prefix
     if query.token:
         index = max(index, _resume(names, item, query.token, unique=unique))
     while index < len(names):

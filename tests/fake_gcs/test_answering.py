@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from fake_gcs import FakeGCS, Fault, Profile, Rule
-from tests.fake_gcs.asking import ask
+from tests.fake_gcs.asking import ask, raw
 from tests.fake_gcs.virtual import answered
 from tests.patience import LIMIT_S
 
@@ -231,3 +231,14 @@ def test_a_client_that_resets_in_the_middle_harms_nobody() -> None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         assert server.journal.wait(lambda journal: any(entry.broken for entry in journal))
         assert ask(server, "GET", "/storage/v1/b/bkt").status == 200
+
+
+def test_a_fault_of_objects_does_nothing_to_other_answers() -> None:
+    """Nor does it wait for a body that the client holds back."""
+    rules = (Rule(fault=Fault(kind="replace")),)
+    with FakeGCS(buckets=["bkt"], profile=Profile(rules=rules)) as server:
+        assert ask(server, "GET", "/nobucket/x").status == 404
+        assert ask(server, "GET", "/storage/v1/b?project=p").status == 200
+    with FakeGCS(buckets=["bkt"], profile=Profile(rules=(Rule(fault=Fault(kind="status", status=503)),))) as server:
+        head = b"PUT /bkt/x HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n"
+        assert b" 503 " in raw(server, head)

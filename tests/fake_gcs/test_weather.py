@@ -89,3 +89,10 @@ def test_requests_above_the_rate_get_429() -> None:
     assert first[-1] == Fault(kind="status", status=429, retry_after_s=1.0)
     later = [weather.judge(asked(0), 0.3).fault is None for _ in range(4)]
     assert later == [True, True, True, False]
+
+
+def test_measured_latencies_need_no_order() -> None:
+    """Each of them is drawn, wherever the zeros are."""
+    weather = Weather(Profile(latency=Latency(kind="trace", values_s=(0.2, 0.0))))
+    found = {weather.judge(asked(number), 0.0).latency_s for number in range(100)}
+    assert found == {0.0, 0.2}

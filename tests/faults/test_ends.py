@@ -290,7 +290,7 @@ def test_results_of_another_size_after_a_death_are_those_of_the_last_call(tmp_pa
             for i, batch in enumerate(ad.Dataset.range(80).map(cropped, 1, executor="process").batch(8)):
                 assert batch[:, 0].tolist() == list(range(8 * i, 8 * i + 8)), (i, batch[:, 0])
         except ad.UnbatchableError:
-            assert i == 4  # on a slow machine a part of the batch was done by a task of its own, and is of the other size
+            assert i == 4  # on a slow machine a task of its own has done a part of the batch
         say(str(os.path.exists({str(tmp_path / "killed")!r})))
     """)
     assert (code, out) == (0, "True\n")

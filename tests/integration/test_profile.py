@@ -395,3 +395,17 @@ def test_how_often(hz: float) -> None:
     """What makes no sense is refused."""
     with pytest.raises(ValueError, match="sample_hz"):
         ad.profile(sample_hz=hz)
+
+
+def test_reads_of_pipelines_before_do_not_count(tmp_path: Path) -> None:
+    """Not those of the same Runtime either."""
+    path = tmp_path / "a"
+    with ad.TFRecordWriter(path) as writer:
+        writer.write_many([b"x" * 1000] * 100)
+    with ad.Runtime(ad.Options(num_workers=0)), ad.profile() as profile:
+        list(ad.TFRecordDataset(path))
+        list(ad.Dataset.range(10))
+    first, second = profile.report().pipelines
+    assert first.moments[-1].requests == first.stats.reads.requests > 0
+    assert [moment.requests for moment in second.moments] == [0] * len(second.moments)
+    assert profile.report().to_html().count("Reads from storage") == 1

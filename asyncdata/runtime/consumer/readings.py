@@ -42,10 +42,12 @@ class Readings:
 
     def record_arrivals(self) -> Arrivals:
         """Has the consumer's steps and waits kept one by one, from now on; by one record for all who want it."""
-        if self.waits.arrivals is None:
+        arrivals = self.waits.arrivals
+        if arrivals is None:
             trace = None if self._running is None else self._running.trace
-            self.waits.arrivals = Arrivals() if trace is None else TracedArrivals(trace)
-        return self.waits.arrivals
+            arrivals = Arrivals() if trace is None else TracedArrivals(trace)
+            self.waits.record(arrivals)
+        return arrivals
 
     def stats(self, elements: int | None = None) -> PipelineStats:
         """The numbers now.

@@ -57,6 +57,13 @@ class Waits:
             now = clock()
             self.arrivals.add(self._began, now, elements, self._waited_s(now))
 
+    def record(self, arrivals: Arrivals) -> None:
+        """Has what comes from now on noted there."""
+        if self._began:
+            now = clock()
+            arrivals.begin(now, self._waited_s(now))
+        self.arrivals = arrivals
+
     def end(self) -> None:
         """The iteration is over; what the consumer does from now on is its own affair. Idempotent."""
         if not self._ended:

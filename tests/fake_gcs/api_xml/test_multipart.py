@@ -57,6 +57,8 @@ def test_wrong_lists_of_parts_are_refused_and_the_upload_goes_on(server: FakeGCS
     assert ask(server, "PUT", f"/bkt/other?partNumber=1&uploadId={key}", b"1").status == 404
     bad = ask(server, "PUT", f"/bkt/x?partNumber=5&uploadId={key}", b"1", x_goog_hash="crc32c=AAAAAA==")
     assert bad.status == 400
+    bad = ask(server, "PUT", f"/bkt/x?partNumber=5&uploadId={key}", b"1", Content_MD5="AAAAAAAAAAAAAAAAAAAAAA==")
+    assert bad.status == 400
     server.put("bkt", "x", b"there")
     assert complete(server, key, [(1, one), (2, two)], x_goog_if_generation_match="0").status == 412
     assert complete(server, key, [(1, one), (2, two)]).status == 200

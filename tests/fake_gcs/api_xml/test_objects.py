@@ -101,6 +101,9 @@ def test_both_versions_of_the_listing(server: FakeGCS) -> None:
     old = ask(server, "GET", "/bkt?max-keys=3").body
     assert ElementTree.fromstring(old).findtext("s:NextMarker", "", NS) == "b&<>"
     assert keys(ask(server, "GET", "/bkt?marker=b%26%3C%3E&encoding-type=url").body) == ["c%01", "d"]
+    folded = ElementTree.fromstring(ask(server, "GET", "/bkt?delimiter=/&max-keys=1").body)
+    assert folded.findtext("s:NextMarker", "", NS) == "a/"
+    assert keys(ask(server, "GET", "/bkt?delimiter=/&max-keys=1&marker=a/").body) == ["b&<>"]
 
 
 def test_virtual_hosts_and_the_service_itself(memory: FakeGCS) -> None:

@@ -196,3 +196,14 @@ def test_a_store_that_can_not_be_written_answers_503(tmp_path: Path) -> None:
         (tmp_path / "away").rename(tmp)
         assert ask(server, "PUT", "/bkt/x", b"new").status == 200
         assert server.read("bkt", "x") == b"new"
+
+
+def test_a_copy_to_another_spelling_of_a_name_leaves_the_file(tmp_path: Path) -> None:
+    """What the system takes for the same path is another object."""
+    (tmp_path / "bkt" / "a").mkdir(parents=True)
+    (tmp_path / "bkt" / "a" / "b").write_bytes(b"x")
+    with FakeGCS(tmp_path) as server:
+        for name in ("a%2F%2Fb", "a%2F.%2Fb", "a%2Fb%2F"):
+            assert ask(server, "POST", f"/storage/v1/b/bkt/o/a%2Fb/copyTo/b/bkt/o/{name}", b"{}").status == 200
+            assert (tmp_path / "bkt" / "a" / "b").read_bytes() == b"x"
+        assert sorted(server.names("bkt")) == ["a/./b", "a//b", "a/b", "a/b/"]

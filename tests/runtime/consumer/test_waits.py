@@ -6,6 +6,7 @@ import pytest
 
 import asyncdata as ad
 from asyncdata.observe import stopwatch
+from asyncdata.observe.timeline import Arrivals
 from asyncdata.runtime.consumer import waits
 from asyncdata.runtime.consumer.waits import Waits
 
@@ -112,3 +113,18 @@ async def test_tasks_that_share_an_iterator_may_all_wait() -> None:
         found = [int(number) async for number in numbers]
     assert found == list(range(50))
     assert numbers.stats().consumer.wait_s > 0
+
+
+def test_who_begins_in_the_middle_hears_of_nothing_before(now: list[float]) -> None:
+    """The first arrival that is noted is a step of its own, not all since the iteration began."""
+    counted = Waits()
+    for recorded in (False, True):
+        if recorded:
+            counted.record(Arrivals())
+        with counted.waiting():
+            now[0] += 3.0
+        counted.received(1)
+        now[0] += 100.0 if not recorded else 2.0
+    assert counted.arrivals is not None
+    (only,) = counted.arrivals.all()
+    assert (only.step_s, only.wait_s, only.longest_wait_s) == (0.0, 3.0, 3.0)
