@@ -11,6 +11,7 @@ catches it. The worker's traceback is its cause, a note names the user's file an
 from __future__ import annotations
 
 import builtins
+import io
 import os
 import pickle
 import re
@@ -28,6 +29,7 @@ from asyncdata.redaction import redact
 LIMIT_BYTES: Final = 64 << 10
 _MESSAGE_LIMIT_BYTES: Final = 8 << 10
 _NOTE_LIMIT_BYTES: Final = 4 << 10
+_SHOWN_ITEMS: Final = 100
 _MAX_NOTES: Final = 16
 _LINE_LIMIT: Final = 500
 _ARGUMENT_LIMIT: Final = 32 << 10
@@ -290,17 +292,16 @@ def _short(value: Any) -> Any:
 
 def _dump(exc: BaseException) -> bytes | None:
     """The pickled exception, proven to load again as the same; None where there is no such thing."""
-    picklers: list[Any] = [pickle.dumps]
+    picklers: list[Any] = [pickle.Pickler]
     by_value = sys.modules.get("cloudpickle")  # loaded where a class or function came by value, and useful only there
     if by_value is not None:
-        picklers.append(by_value.dumps)
+        picklers.append(by_value.Pickler)
     bare, shown = _Bare(exc), _Bare(exc, _shown)
-    for dumps in picklers:
-        for subject in (exc, bare, shown):
+    subjects = (shown,) if _holds_much(exc) else (exc, bare, shown)
+    for pickler in picklers:
+        for subject in subjects:
             try:
-                blob: bytes = dumps(subject, protocol=5)
-                if len(blob) > LIMIT_BYTES:
-                    continue
+                blob = _dumped(subject, pickler)
                 again = pickle.loads(blob)  # noqa: S301 -- made in the line above
                 if type(again) is type(exc) and _has_text(exc) and str(again) == str(exc):
                     return blob
@@ -340,11 +341,53 @@ class _Shown:
 
 def _shown(value: Any) -> Any:
     """A value that can be sent, or what stands for it."""
+    if _is_large(value) and isinstance(value, bytes | bytearray | memoryview | str):
+        return _Shown(f"{value[:_SHOWN_ITEMS]!r}… ({len(value):,} in all)")
     try:
-        pickle.dumps(value, protocol=5)
-    except Exception:  # noqa: BLE001 -- any __reduce__ may run here
-        return _Shown(cut_middle(repr(value), _NOTE_LIMIT_BYTES))
-    return value
+        if not _is_large(value):
+            _dumped(value, pickle.Pickler)
+            return value
+    except Exception:  # noqa: BLE001, S110 -- any __reduce__ may run here
+        pass
+    return _Shown(cut_middle(repr(value), _NOTE_LIMIT_BYTES))
+
+
+def _is_large(value: Any) -> bool:
+    """Whether it is known beforehand to take too much to be sent, so that it need not be copied to find out."""
+    nbytes = len(value) if isinstance(value, bytes | bytearray | str) else getattr(value, "nbytes", 0)
+    return isinstance(nbytes, int) and nbytes > LIMIT_BYTES
+
+
+def _holds_much(exc: BaseException) -> bool:
+    try:
+        return any(map(_is_large, (*exc.args, *vars(exc).values())))
+    except Exception:  # noqa: BLE001 -- any __getattr__ may run here
+        return False
+
+
+def _dumped(value: Any, pickler: Any) -> bytes:
+    """The pickled value.
+
+    Raises:
+        ValueError: It takes more than `LIMIT_BYTES`; what comes behind these is not made.
+    """
+    file = _ShortFile()
+    pickler(file, 5).dump(value)
+    return file.getvalue()
+
+
+class _ShortFile(io.BytesIO):
+    """Refuses more than `LIMIT_BYTES`."""
+
+    def write(self, data: Any) -> int:
+        """As a file does.
+
+        Raises:
+            ValueError: It is too much.
+        """
+        if self.tell() + memoryview(data).nbytes > LIMIT_BYTES:
+            raise ValueError("the pickle is too long")
+        return super().write(data)
 
 
 def _rebuild_bare(kind: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]) -> BaseException:

@@ -7,8 +7,11 @@ import subprocess
 import sys
 import threading
 import traceback
+import tracemalloc
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -261,3 +264,24 @@ def test_the_encoder_imports_no_asyncio() -> None:
     code = "import sys, asyncdata.workers.failure; print('asyncio' in sys.modules)"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=".")
     assert shown.stdout == "False\n"
+
+
+LARGE = np.zeros(1 << 25, np.uint8)
+
+
+@pytest.mark.parametrize("held", [LARGE, LARGE.tobytes(), {"deep": [LARGE]}], ids=["array", "bytes", "deep"])
+def test_what_an_exception_holds_is_not_copied_to_be_left_out(held: Any) -> None:
+    """A decoder may attach its whole input; the type, the text and what is small arrive."""
+    exc = ValueError("bad")
+    exc.held, exc.small = held, [1, 2]  # type: ignore[attr-defined]  # as functions do
+    tracemalloc.start()
+    try:
+        blob = encode_failure(exc)
+        assert tracemalloc.get_traced_memory()[1] < (1 << 25) * 5 // 2
+    finally:
+        tracemalloc.stop()
+    assert len(blob) < 1 << 17
+    found: Any = decode_failure(blob, where="worker")
+    assert type(found) is ValueError
+    assert str(found) == "bad"
+    assert vars(found)["small"] == [1, 2]
