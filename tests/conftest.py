@@ -109,7 +109,7 @@ _TOGETHER = ("hdfs", "referee")
 _FIRST = (*_TOGETHER, "test_state.py", "testing", "faults", "benchmarks", "chaos", "integration", "workers")
 
 
-_SAMPLED = 4
+_SAMPLED = 6
 """One case in so many."""
 
 

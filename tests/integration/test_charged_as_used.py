@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple
 import fsspec
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, example, given, note, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import asyncdata as ad
@@ -356,18 +356,35 @@ cases = st.builds(
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.function_scoped_fixture],
 )
-@example(case=Case("inline", "shuffle", 1_000_000, False, 2.0))
-@example(case=Case("generator", "zip", 70_000, False, 0.4))
-@example(case=Case("generator", "batch", 1_000_000, True, 0.4))
-@example(case=Case("interleaved", "shuffle, prefetch", 70_000, False, 0.4))
-@example(case=Case("inline", "window", 1_000_000, False, 0.4))
-@example(case=Case("async", "window", 1_000_000, False, 0.4))
-@example(case=Case("inline", "shuffle", 300_000, False, 2.0, "list of bytes"))
-@example(case=Case("inline", "windows", 300_000, False, 2.0))
-@example(case=Case("thread", "unbatch", 70_000, False, 2.0, "bytes"))
-@example(case=Case("inline", "full cache", 300_000, False, 2.0, "list of lists"))
 def test_the_limit_holds_whatever_runs_where(case: Case, folder: Path) -> None:
     """The tree grows by no more than the limit and a tenth; fails always or never; not with the limit it names."""
+    check_limit(case, folder)
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case("inline", "shuffle", 1_000_000, False, 2.0),
+        Case("generator", "zip", 70_000, False, 0.4),
+        Case("generator", "batch", 1_000_000, True, 0.4),
+        Case("interleaved", "shuffle, prefetch", 70_000, False, 0.4),
+        Case("inline", "window", 1_000_000, False, 0.4),
+        Case("async", "window", 1_000_000, False, 0.4),
+        Case("inline", "shuffle", 300_000, False, 2.0, "list of bytes"),
+        Case("inline", "windows", 300_000, False, 2.0),
+        Case("thread", "unbatch", 70_000, False, 2.0, "bytes"),
+        Case("inline", "full cache", 300_000, False, 2.0, "list of lists"),
+    ],
+    ids=str,
+)
+def test_the_limit_holds_where_it_once_did_not(case: Case, folder: Path) -> None:
+    """Functions and sources of which each counted less than it held, at some time."""
+    check_limit(case, folder)
+
+
+def check_limit(case: Case, folder: Path) -> None:
+    """Runs a case twice, and with the limit that is advised."""
     held = 8 * case.nbytes  # by functions during their calls: as many threads as there are
     if case.source in FILES:
         held += 8 * case.nbytes  # parsed in threads
@@ -377,8 +394,7 @@ def test_the_limit_holds_whatever_runs_where(case: Case, folder: Path) -> None:
     advised = []
     for most_delay_s in (0.0, 0.002):
         grown, needed = run(case.dataset(folder, most_delay_s), LIMIT, workers)
-        note(f"{case} grew by {grown / MIB:.1f} MiB, {needed}")
-        assert grown <= 1.1 * LIMIT + NOISE + held
+        assert grown <= 1.1 * LIMIT + NOISE + held, needed
         advised.append(needed)
     if case.source == "sloppy" and case.varied:
         return  # which sizes come together is chance
@@ -390,9 +406,8 @@ def test_the_limit_holds_whatever_runs_where(case: Case, folder: Path) -> None:
         if limit is None:
             return
         grown, needed = run(case.dataset(folder, 0.0), limit, workers)
-        note(f"at {limit}: {needed}, grew by {grown / MIB:.1f} MiB")
         assert needed is None or tries > 1
-        assert grown <= 1.1 * limit + NOISE + held
+        assert grown <= 1.1 * limit + NOISE + held, needed
         limit = needed
 
 

@@ -42,7 +42,7 @@ def agree(found: Any, expected: Any) -> bool:
 @pytest.mark.timeout(900)
 def test_expressions_mean_what_they_mean_to_tensorflow(referee: Referee) -> None:
     """Elements, specs, cardinality, and which of them are refused; what TensorFlow alone refuses is listed."""
-    chosen = expressions.lines()[:: samples(6, 1)]
+    chosen = expressions.lines()[:: samples(12, 1)]
     wrong: list[Any] = []
     with ad.Runtime(ad.Options(num_workers=0)):
         for line, wider in chosen:

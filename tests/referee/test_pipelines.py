@@ -116,7 +116,7 @@ def test_unseeded_orders_have_tensorflows_laws(referee: Referee) -> None:
     """Same order again, in repetitions and beside itself; disjoint splits; or none of it: as TensorFlow has it."""
     plans = list(unseeded())
     with ad.Runtime(ad.Options(num_workers=2)):
-        check_orders(plans[:: samples(7, 1)], referee)
+        check_orders(plans[:: samples(14, 1)], referee)
 
 
 def check_orders(plans: list[pipelines.Plan], referee: Referee) -> None:
