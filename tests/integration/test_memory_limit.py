@@ -299,6 +299,14 @@ def test_the_rows_of_the_first_block_of_a_shuffle_are_known_when_it_does_not_fit
     assert int(re.findall(r"at least (\d+)", str(caught.value))[0]) < 20 * MIB
 
 
+def test_a_batch_of_few_rows_of_many_slabs_fits() -> None:
+    """Each of its rows would keep a slab of a thousand times its size."""
+    kept = ad.Dataset.range(28_000).map(lambda i: np.full(32, i, np.int64)).cache().repeat()
+    ds = kept.filter(lambda row: int(row[0]) % 4000 == 0).batch(100).take(1)
+    with ad.Runtime(ad.Options(memory_limit_bytes=64 * MIB, num_workers=0, num_threads=2)):
+        assert [batch.shape for batch in ds] == [(100, 32)]
+
+
 @pytest.mark.parametrize("large", [1, 5])
 def test_slices_of_any_kind_come_a_few_at_a_time(large: int) -> None:
     """Byte strings and texts count by their sizes, not as the pointers that an array has of them."""

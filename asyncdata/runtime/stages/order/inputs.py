@@ -8,6 +8,7 @@ from asyncdata.errors import MemoryLimitError
 from asyncdata.memory.accounts import Account
 from asyncdata.memory.advance import BEGINNING, EMPTY, Advance, Fold, State
 from asyncdata.memory.block import Block
+from asyncdata.memory.columns import RefColumn
 from asyncdata.runtime.memory.landing import Landing
 from asyncdata.runtime.stage import Pause, Stage, StageContext
 
@@ -25,8 +26,8 @@ class HandingOver(Stage):
         rows: That stage's account.
 
     Attributes:
-        together: That stage collects so many rows at a time. Where they are small together they stay where they are:
-            they are written into a slab soon.
+        together: That stage collects so many rows at a time. Where they are Python objects, and small together, they
+            stay where they are: they are written into a slab soon.
     """
 
     def __init__(self, context: StageContext, upstream: Stage, rows: Account) -> None:
@@ -49,7 +50,11 @@ class HandingOver(Stage):
         return block
 
     def _stays(self, block: Block) -> bool:
-        return self.together > 0 and block.nbytes * self.together <= self._most_loose * len(block)
+        if not self.together or any(isinstance(column, RefColumn) for column in block.columns):
+            return False  # what rows pin is not known from their bytes
+        if block.nbytes * self.together > self._most_loose * len(block):
+            self.together = 0  # one batch with rows in slabs and rows elsewhere would be made of Python objects
+        return self.together > 0
 
     async def aclose(self) -> None:
         self._landing.close()
