@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Final
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from asyncdata.memory.advance import SUB_INDEX, Rows, State
 from asyncdata.options import AUTOTUNE, merged_storage
 from asyncdata.plan import sequence, transformations
+from asyncdata.plan.sources import Items, Range, TensorSlices
 from asyncdata.planner.autotune import TIMES
 from asyncdata.runtime.lower.buffers import buffer_picker, left_for_buffer
 from asyncdata.runtime.lower.files import reads_whole_files, runs_of_files
@@ -43,6 +45,7 @@ from asyncdata.runtime.stages.rows.numbering import (
 from asyncdata.runtime.stages.rows.scan import RejectionStage, ScanStage, TakeWhileStage
 from asyncdata.runtime.stages.rows.selection import FilterStage, SkipStage, TakeStage
 from asyncdata.runtime.stages.rows.unique import UniqueStage
+from asyncdata.runtime.stages.sources.arrays import CountedStage, RepeatedStage
 from asyncdata.runtime.stages.sources.whole_files import WholeFilesStage
 from asyncdata.runtime.state.restored import Kept
 from asyncdata.runtime.state.resume import Resume, again, counted, drawn, in_turn, own, passed_on, selected
@@ -139,16 +142,20 @@ def _kept(node: transformations.Shuffle, scope: Scope) -> Kept | None:
 
 @lowers(transformations.Repeat, resumes=own)
 def _repeat(node: transformations.Repeat, scope: Scope, context: StageContext) -> Stage:
-    first, state = first_of(scope, context)
     track = begin_track(node, scope)
+    # Without a fixed order repetitions are counted one by one.
+    if track is None and isinstance(node.input, Items | Range | TensorSlices):
+        source = lower(node.input, scope.below(state=None))
+        if isinstance(source, CountedStage) and source.total:
+            return RepeatedStage(source, node.count, functools.partial(sub_index_of, scope))
+    first, state = first_of(scope, context)
 
     def make(epoch: int) -> Stage:
         begin = state if epoch == first else None
         below = scope.below(epoch=(*scope.epoch, epoch), sub_index=sub_index_of(scope, epoch))
         return lower(node.input, below._replace(state=begin, within=inside(track, epoch)))
 
-    # Without a fixed order repetitions are counted one by one, so that each of them leaves by itself.
-    return ConcatenateStage(context, make, node.count, first=first, track=track, are_short=track is None)
+    return ConcatenateStage(context, make, node.count, first=first, track=track)
 
 
 def _taken(node: transformations.Take, state: State) -> Resume:

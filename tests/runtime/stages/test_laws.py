@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from asyncdata.memory.advance import Rows
+from asyncdata.memory.structure import LEAF, TupleOf
 from asyncdata.runtime.reading.manifest import Manifest
 from asyncdata.runtime.reading.source_table import LyingFiles
 from asyncdata.runtime.stage import Stage
@@ -20,7 +21,7 @@ from asyncdata.runtime.stages.order.prefetch import Depth, PrefetchStage
 from asyncdata.runtime.stages.order.shuffle import ShuffleStage
 from asyncdata.runtime.stages.rows.inline import AsyncMapStage, InlineMapStage
 from asyncdata.runtime.stages.rows.selection import FilterStage, SkipStage, TakeStage
-from asyncdata.runtime.stages.sources.arrays import ItemsStage, RangeStage, SlicesStage
+from asyncdata.runtime.stages.sources.arrays import ItemsStage, RangeStage, RepeatedStage, SlicesStage
 from asyncdata.runtime.stages.sources.generator import AsyncGeneratorStage, GeneratorStage
 from asyncdata.runtime.stages.sources.list_files import ListFilesStage
 from asyncdata.runtime.stages.sources.reread import RestartStage
@@ -129,10 +130,9 @@ def _repeat(bench: Bench, kind: Kinds, count: int | None = 3) -> Stage:
 
 
 def _repeat_few(bench: Bench, _kind: Kinds) -> Stage:
-    def make(epoch: int) -> Stage:
-        return RangeStage(bench.context("range", path=(epoch,)), range(100 * epoch, 100 * epoch + 3), "<i8")
-
-    return ConcatenateStage(bench.context("repeat"), make, 50, are_short=True)
+    array = np.arange(6, dtype=np.int64).reshape(3, 2)
+    slices = SlicesStage(bench.context("slices"), (array, array[:, 0]), TupleOf((LEAF, LEAF)))
+    return RepeatedStage(slices, 50, lambda number: 7 * number)
 
 
 def _interleave(bench: Bench, kind: Kinds, cycle: int = 3, block: int = 2, *, sloppy: bool = False) -> Stage:

@@ -85,7 +85,7 @@ def test_the_counts_are_those_of_the_state(folder: Path) -> None:
 
 def test_repetitions_are_part_of_the_epoch() -> None:
     """The outermost number is the iterator's."""
-    assert ad.state.describe(state_of(D.range(5).repeat(4), 12)).epochs == (3, 2)
+    assert ad.state.describe(state_of(D.range(40).repeat(4), 95)).epochs == (3, 2)
     assert ad.state.describe(state_of(D.range(5).concatenate(D.range(4)), 7)).epochs == (3,)
 
 

@@ -1,22 +1,17 @@
 """`concatenate`, `repeat`: one input after the other; a repetition is the same one with the next epoch number.
 
-The next input is prepared while the last shards of this one are read. Repetitions of a few elements leave together.
+The next input is prepared while the last shards of this one are read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
 
 from asyncdata.memory.advance import Mark
 from asyncdata.memory.block import Block
 from asyncdata.runtime.stage import Stage, StageContext, close_all
 from asyncdata.runtime.state.marker import Marker
 from asyncdata.runtime.state.tracks import Track
-
-_TOGETHER_ROWS: Final = 64
-_TOGETHER_BYTES: Final = 64 << 10
-"""Short inputs leave together until they are so much: a block costs every stage behind as much as dozens of rows."""
 
 
 class ConcatenateStage(Stage):
@@ -29,7 +24,6 @@ class ConcatenateStage(Stage):
         ended: Told the number of each input that has ended and is closed.
         first: The input to begin with.
         track: Of the inputs, where their elements have no fixed order.
-        are_short: Whether inputs of a few elements that are there already leave together; they may not fail.
     """
 
     def __init__(
@@ -40,16 +34,12 @@ class ConcatenateStage(Stage):
         ended: Callable[[int], None] | None = None,
         first: int = 0,
         track: Track | None = None,
-        *,
-        are_short: bool = False,
     ) -> None:
         super().__init__(context)
         self._make = make
         self._count = count
         self._told = ended
         self._track = track
-        self._are_short = are_short
-        self._parts: list[Block] = []
         self._number = first if track is None else max(first, track.saved.at)
         self._current: Stage | None = make(self._number) if count is None or self._number < count else None
         self._next: Stage | None = None
@@ -92,34 +82,6 @@ class ConcatenateStage(Stage):
         return self._count is None or self._following() < self._count
 
     async def _pull(self, limit: int) -> Block | None:
-        block = await self._next_block(limit)
-        if block is None or not self._are_short:
-            return block
-        self._parts = [block]
-        rows, nbytes = len(block), block.nbytes
-        while rows < min(limit, _TOGETHER_ROWS) and nbytes < _TOGETHER_BYTES:
-            more = await self._ready_block(limit - rows)
-            if more is None:
-                break
-            self._parts.append(more)
-            rows, nbytes = rows + len(more), nbytes + more.nbytes
-            await self._pause()
-        parts, self._parts = self._parts, []
-        return Block.concat(parts)
-
-    async def _ready_block(self, limit: int) -> Block | None:
-        """Of the next input, if this one has no more."""
-        if (ended := self._current) is None or not ended.exhausted:
-            return None
-        await self._turn_over(ended)
-        following = self._current
-        block = None if following is None else following.pull_ready(limit)
-        if block is None:
-            return None
-        self._rows += len(block)
-        return self._marked(block)
-
-    async def _next_block(self, limit: int) -> Block | None:
         while self._current is not None:
             await self._pause()
             block = await self._current.pull(limit)
@@ -169,8 +131,5 @@ class ConcatenateStage(Stage):
 
     async def aclose(self) -> None:
         self._retire()
-        for block in self._parts:
-            block.release()
-        self._parts = []
         await close_all(stage for stage in (self._current, self._next) if stage is not None)
         self._current = self._next = None

@@ -47,7 +47,7 @@ class RandomChoices(CountedStage):
         self._key = key
         self._bounds = bounds(np.array([weights], np.float64))
 
-    def _take(self, start: int, limit: int) -> Taken:
+    def take(self, start: int, limit: int) -> Taken:
         return limit, LEAF, (ArrayColumn(choose(self._bounds, fractions(self._key, start, limit))),)
 
 

@@ -6,19 +6,25 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
-from typing import Any, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from asyncdata.memory.advance import Advance, Mark, Rows
+from asyncdata.memory.advance import SUB_INDEX, Advance, Mark, Rows, State
 from asyncdata.memory.block import Block
-from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn
+from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, concat
 from asyncdata.memory.structure import LEAF, Structure, flatten, leaves_of_all
 from asyncdata.runtime.randomness import words
 from asyncdata.runtime.stage import BLOCK_ROWS, Stage, StageContext
 from asyncdata.runtime.state.marker import Marker
+
+_TOGETHER_BYTES: Final = 64 << 10
+"""Of repetitions that are copied together."""
+
+_BETWEEN_MARKS: Final = 32
+"""Elements between two beginnings of repetitions that have marks, at least."""
 
 Taken: TypeAlias = tuple[int, Structure, tuple[Column, ...]]
 """How many elements, how they nest, and their leaves, of which there may be none."""
@@ -42,20 +48,25 @@ class CountedStage(Stage):
         """See `Stage`."""
         self._marker.begin(mark["at"])
 
+    @property
+    def total(self) -> int | None:
+        """How many elements there are, where that is known."""
+        return self._total
+
     @abstractmethod
-    def _take(self, start: int, limit: int) -> Taken | None:
+    def take(self, start: int, limit: int) -> Taken | None:
         """The elements from number `start` on, at most `limit`; None at the end."""
 
     async def _pull(self, limit: int) -> Block | None:
         return self._pull_ready(limit)
 
     def _pull_ready(self, limit: int) -> Block | None:
-        found = self._take(self._marker.rows, limit)
+        found = self.take(self._marker.rows, limit)
         if found is None:
             return None
         count, structure, columns = found
         origin = self._origin(count)
-        return Block(structure, columns, origin, source_advance(count, self._marker, self._mark))
+        return Block(structure, columns, origin, source_advance(count, self._marker, self._mark, self._also(count)))
 
     @property
     def exhausted(self) -> bool:
@@ -65,6 +76,10 @@ class CountedStage(Stage):
     def _mark(self, at: int) -> Mark:
         """What is written in front of the element of this number."""
         return {"at": at}
+
+    def _also(self, count: int) -> Sequence[int]:  # noqa: ARG002 -- for those that have some
+        """Which of the next so many elements have a mark beside those at fixed distances."""
+        return ()
 
     def _origin(self, count: int) -> Rows:
         """Provenance of the next so many elements."""
@@ -84,10 +99,15 @@ def source_origin(source: int, start: int, count: int) -> Rows:
     return origin
 
 
-def source_advance(count: int, marker: Marker, mark: Callable[[int], Mark] = lambda number: {"at": number}) -> Advance:
+def source_advance(
+    count: int,
+    marker: Marker,
+    mark: Callable[[int], Mark] = lambda number: {"at": number},
+    also: Sequence[int] = (),
+) -> Advance:
     """The advance of elements that are counted, not read; ``mark(number)`` is written in front of some of them."""
     start = marker.rows
-    return Advance(count, marker.marks(count, lambda row: mark(start + row)))
+    return Advance(count, marker.marks(count, lambda row: mark(start + row), also=also))
 
 
 class RangeStage(CountedStage):
@@ -98,7 +118,7 @@ class RangeStage(CountedStage):
         self._values = values
         self._dtype = np.dtype(dtype)
 
-    def _take(self, start: int, limit: int) -> Taken | None:
+    def take(self, start: int, limit: int) -> Taken | None:
         part = self._values[start : start + limit]
         if not part:
             return None
@@ -115,7 +135,7 @@ class CounterStage(CountedStage):
         self._step = step
         self._dtype = np.dtype(dtype)
 
-    def _take(self, start: int, limit: int) -> Taken:
+    def take(self, start: int, limit: int) -> Taken:
         with np.errstate(over="ignore"):
             numbers = self._start + self._step * np.arange(start, start + limit, dtype=np.int64)
             return limit, LEAF, (ArrayColumn(numbers.astype(self._dtype, copy=False)),)
@@ -128,7 +148,7 @@ class RandomStage(CountedStage):
         super().__init__(context)
         self._key = key
 
-    def _take(self, start: int, limit: int) -> Taken:
+    def take(self, start: int, limit: int) -> Taken:
         return limit, LEAF, (ArrayColumn((words(self._key, start, limit) >> np.uint64(32)).astype(np.int64)),)
 
 
@@ -141,7 +161,7 @@ class SlicesStage(CountedStage):
         self._structure = structure
         self._most = BLOCK_ROWS
 
-    def _take(self, start: int, limit: int) -> Taken | None:
+    def take(self, start: int, limit: int) -> Taken | None:
         self._most = min(2 * self._most, BLOCK_ROWS)  # these may be smaller than those before
         count = min(limit, self._most, len(self._arrays[0]) - start)
         if count <= 0:
@@ -164,9 +184,69 @@ class ItemsStage(CountedStage):
         super().__init__(context, len(items))
         self._items = items
 
-    def _take(self, start: int, limit: int) -> Taken | None:
+    def take(self, start: int, limit: int) -> Taken | None:
         part = self._items[start : start + limit]
         return (len(part), *columns_of(list(part))) if part else None
+
+
+class RepeatedStage(CountedStage):
+    """Repetitions of such a source, of which a block may have many, and in which the elements are counted on.
+
+    Each is told apart from the others as where a stage of its own gives it.
+
+    Args:
+        source: Its elements, of which there are some; this stage takes its place.
+        count: How many repetitions; None for ever.
+        sub_index: Of each of them, see `Stage`.
+    """
+
+    def __init__(self, source: CountedStage, count: int | None, sub_index: Callable[[int], int]) -> None:
+        assert source.total
+        super().__init__(source.context, None if count is None else count * source.total)
+        self._source = source
+        self._length = source.total
+        self._sub_index = sub_index
+        # Its step is done here, too.
+        self.meter, source.meter = source.meter, None
+
+    def restore(self, mark: Mark) -> None:
+        """See `Stage`; the mark is that of `repeat`."""
+        inner, skip = mark["input"]
+        self._marker.begin(mark["number"] * self._length + (inner["at"] if inner else 0) + skip)
+
+    def take(self, start: int, limit: int) -> Taken | None:
+        rows, nbytes, parts, nested = 0, 0, list[tuple[Column, ...]](), LEAF
+        most = limit if self._total is None else min(limit, self._total - start)
+        while rows < most and nbytes < _TOGETHER_BYTES:
+            at = (start + rows) % self._length
+            found = self._source.take(at, most - rows)
+            if found is None or (parts and found[1] != nested):
+                break
+            count, nested, columns = found
+            parts.append(columns)
+            nbytes += sum(column.nbytes for column in columns)
+            rows += count
+            if at + count < self._length:
+                break
+        return (rows, nested, tuple(map(concat, zip(*parts, strict=True)))) if rows else None
+
+    def _also(self, count: int) -> Sequence[int]:
+        """Where repetitions begin, which a state tells then; of short ones only some."""
+        every = self._length * -(-_BETWEEN_MARKS // self._length)
+        return range(-self._marker.rows % every, count, every)
+
+    def _mark(self, at: int) -> Mark:
+        number, row = divmod(at, self._length)
+        return {"number": number, "row": at, "input": State({"at": row}, 0)}
+
+    def _origin(self, count: int) -> Rows:
+        first = self._marker.rows
+        origin = source_origin(self._number, first, count)
+        origin[:, 1] %= self._length
+        begun, ended = first // self._length, (first + count - 1) // self._length
+        moved = [self._sub_index(number) for number in range(begun, ended + 1)]
+        origin[:, SUB_INDEX] = np.array(moved, np.int64)[np.arange(first, first + count) // self._length - begun]
+        return origin
 
 
 def block_of_elements(elements: list[Any], origin: Rows, advance: Advance) -> Block:

@@ -184,7 +184,7 @@ class _YieldingStage(CountedStage):
         if self._own is not None:
             self._own.note(self._yielded)
 
-    def _take(self, start: int, limit: int) -> Taken | None:  # noqa: ARG002 -- in turn
+    def take(self, start: int, limit: int) -> Taken | None:  # noqa: ARG002 -- in turn
         items = self._ahead.items
         count = min(limit, len(items))
         return (count, *columns_of([items.popleft() for _ in range(count)])) if count else None
@@ -322,8 +322,8 @@ class AsyncGeneratorStage(_YieldingStage):
     def _is_full(self) -> bool:
         return len(self._ahead.items) >= self._wanted or self._nbytes >= self.context.block_bytes
 
-    def _take(self, start: int, limit: int) -> Taken | None:
-        found = super()._take(start, limit)
+    def take(self, start: int, limit: int) -> Taken | None:
+        found = super().take(start, limit)
         self._nbytes = sum(map(element_bytes, self._ahead.items))
         return found
 

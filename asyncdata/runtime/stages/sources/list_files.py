@@ -48,7 +48,7 @@ class ListFilesStage(CountedStage):
             self._order = np.arange(count) if self._key is None else permutation(self._key, count)
         return self._pull_ready(limit)
 
-    def _take(self, start: int, limit: int) -> Taken | None:
+    def take(self, start: int, limit: int) -> Taken | None:
         if self._urls is None or self._order is None or start >= len(self._urls):
             return None
         urls = [self._urls[i] for i in self._order[start : start + limit].tolist()]

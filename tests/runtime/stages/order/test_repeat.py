@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from typing import Any
 
 import numpy as np
 import pytest
 
+from asyncdata.memory.advance import State
 from asyncdata.memory.block import Block
 from asyncdata.memory.structure import LEAF
 from asyncdata.runtime.stage import BLOCK_ROWS, Stage
@@ -15,7 +17,13 @@ from asyncdata.runtime.stages.order.concatenate import ConcatenateStage
 from asyncdata.runtime.stages.order.prefetch import PrefetchStage
 from asyncdata.runtime.stages.order.shuffle import ShuffleStage
 from asyncdata.runtime.stages.rows.selection import SkipStage, TakeStage
-from asyncdata.runtime.stages.sources.arrays import RangeStage, SlicesStage
+from asyncdata.runtime.stages.sources.arrays import (
+    CountedStage,
+    ItemsStage,
+    RangeStage,
+    RepeatedStage,
+    SlicesStage,
+)
 from tests.runtime.stages import oracle
 from tests.runtime.stages.laws import Bench, Make, Scripted, script, whole
 
@@ -211,30 +219,74 @@ def test_prefetch_works_ahead_up_to_its_size() -> None:
     assert whole(make).elements == list(range(40))
 
 
+def test_repetitions_of_numbers_and_rows_leave_together() -> None:
+    """As many as are asked for in one block; many bytes are not copied for it."""
+
+    async def sizes(length: int, nbytes: int) -> list[int]:
+        bench = Bench()
+        slices = SlicesStage(bench.context("slices"), (np.zeros((length, nbytes), np.uint8),), LEAF)
+        stage = RepeatedStage(slices, 200, lambda number: number)
+        found = []
+        while (block := await stage.pull(100)) is not None:
+            found.append(len(block))
+            block.release()
+        await bench.put_back(stage)
+        assert sum(found) == 200 * length
+        return found
+
+    assert asyncio.run(sizes(3, 8)) == [100] * 6
+    assert asyncio.run(sizes(1, 40_000)) == [2] * 100
+    assert set(asyncio.run(sizes(2, 40_000))) == {2}
+    assert max(asyncio.run(sizes(130, 8))) == 100
+
+
+@pytest.mark.parametrize("length", [1, 2, 5, 9])
+@pytest.mark.parametrize("kind", ["range", "slices", "items", "unlike items"])
+def test_repetitions_are_those_of_a_stage_each(kind: str, length: int) -> None:
+    """Elements and where they come from, in whatever pieces they are asked for."""
+
+    def source(bench: Bench) -> CountedStage:
+        if kind == "range":
+            return numbers(bench, length)
+        if kind == "slices":
+            return SlicesStage(bench.context("slices"), (np.arange(3 * length).reshape(length, 3),), LEAF)
+        items: list[Any] = [(number, str(number)) for number in range(length)]
+        return ItemsStage(bench.context("items"), tuple(["x", *items[1:]] if kind == "unlike items" else items))
+
+    def each(bench: Bench) -> Stage:
+        def one(number: int) -> Stage:
+            stage = source(bench)
+            stage.sub_index = 11 * number
+            return stage
+
+        return ConcatenateStage(bench.context("repeat"), one, 7)
+
+    def together(bench: Bench) -> Stage:
+        return RepeatedStage(source(bench), 7, lambda number: 11 * number)
+
+    expected = whole(each)
+    for seed in range(5):
+        found = asyncio.run(Bench(random.Random(seed)).observe(together))
+        assert found.elements == expected.elements
+        assert found.origins == expected.origins
+
+
 @pytest.mark.parametrize(
-    ("length", "nbytes", "rows"), [(3, 8, 66), (1, 8, 64), (1, 40_000, 2), (2, 40_000, 2), (90, 8, 90), (64, 8, 64)]
+    "mark",
+    [
+        {"number": 1, "row": 8, "input": State({"at": 3}, 0)},
+        {"number": 1, "row": 5, "input": State(None, 3)},
+        {"number": 1, "row": 7, "input": State({"at": 2}, 1)},
+    ],
 )
-def test_repetitions_of_a_few_elements_leave_together(length: int, nbytes: int, rows: int) -> None:
-    """A block has dozens of elements, however few a repetition has; many bytes are not copied for it."""
-    sizes: list[int] = []
+def test_marks_of_repetitions(mark: Any) -> None:
+    """The input's state says how far the repetition is, with a mark of its own or without."""
 
     def make(bench: Bench) -> Stage:
-        array = np.zeros((length, nbytes), np.uint8)
-
-        def one(_epoch: int) -> Stage:
-            return SlicesStage(bench.context("slices"), (array,), LEAF)
-
-        stage = ConcatenateStage(bench.context("repeat"), one, 200, are_short=True)
-        pull = stage.pull
-
-        async def look(limit: int) -> Block | None:
-            block = await pull(limit)
-            sizes.append(0 if block is None else len(block))
-            return block
-
-        stage.pull = look  # type: ignore[method-assign]  # looks at what passes
+        stage = RepeatedStage(numbers(bench, 5), 3, lambda number: number)
+        stage.restore(mark)
         return stage
 
-    assert len(whole(make).elements) == 200 * length
-    whole_blocks = 200 * length // rows
-    assert sizes[:whole_blocks] == [rows] * whole_blocks
+    found = whole(make)
+    assert found.elements == [3, 4, 0, 1, 2, 3, 4]
+    assert [origin[2] for origin in found.origins] == [1, 1, 2, 2, 2, 2, 2]
