@@ -257,8 +257,10 @@ def resumed(rule: Rule, node: Node, states: Sequence[State | None], make: Callab
 def lower_inner(node: Node, scope: Scope) -> Stage:
     """The stage of an inner dataset, a plan that a function made of an element, from the scope's state on."""
     services = scope.services
+    if not node.inputs and scope.within is None and not scope.behind.shard:
+        return lower(node, scope)  # there may be very many, and there is nothing to rewrite
     if not node.inputs and hasattr(node, "url"):
-        # One file, of which there may be very many: there is nothing to rewrite, and it has an order of its own.
+        # One file has an order of its own.
         if scope.within is None:
             return lower(node, scope)
         return _tracked(node, scope, services.tracks.begin(scope.within, 0), is_dataset=True)

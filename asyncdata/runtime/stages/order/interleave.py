@@ -274,11 +274,9 @@ class InterleaveStage(Stage):
             while (missing := self._missing) and self._failure is None:
                 await self._pause()
                 if self._elements:
-                    element, origin, row, used = self._elements.popleft()
-                    inner = self._make_inner(element, origin, used)
-                    self._in_order = self._in_order and inner.ordered
-                    self._reads = self._reads or not inner.draining
-                    self._waiting.append(_Waiting(inner, row, used))
+                    for _ in range(min(missing, len(self._elements))):
+                        self._open_one(*self._elements.popleft())
+                        await self._pause()
                     wait = False
                 elif self._input_ended:
                     return
@@ -298,12 +296,20 @@ class InterleaveStage(Stage):
         finally:
             self._prepare_soon()
 
+    def _open_one(self, element: Element, origin: Rows, row: int, used: Rows) -> None:
+        inner = self._make_inner(element, origin, used)
+        self._in_order = self._in_order and inner.ordered
+        self._reads = self._reads or not inner.draining
+        self._waiting.append(_Waiting(inner, row, used))
+
     def _prepare_soon(self) -> None:
         """Starts reading what will be needed soon: one waiting dataset per slot that is free, or in its last piece.
 
         No more than that while anything is left to be asked for in a slot: what is read for later takes memory from
         what is read for now. Behind that, as many as there are requests to spare.
         """
+        if not self._reads:
+            return
         soon = sum(slot is None or slot.is_draining for slot in self._slots)
         if soon <= self._prepared and not self._spare():
             return
@@ -513,8 +519,8 @@ class InterleaveStage(Stage):
             if sloppy:
                 self._turn = next_turn(turn, len(slots))
             return None
-        counts = np.bincount(order, minlength=len(slots))
-        present = np.flatnonzero(counts).tolist()
+        counts = [len(order)] if len(slots) == 1 else np.bincount(order, minlength=len(slots)).tolist()
+        present = [index for index, count in enumerate(counts) if count]
         # An inner dataset may show only by its rows that they come in any order.
         self._in_order = self._in_order and all(
             slot.peek().advance.ordered for slot in slots if slot is not None and slot.rows
@@ -525,8 +531,8 @@ class InterleaveStage(Stage):
             slot = slots[index]
             assert slot is not None
             slot.is_early = False
-            heads.append(slot.take(int(counts[index])))
-            slot.taken += int(counts[index])
+            heads.append(slot.take(counts[index]))
+            slot.taken += counts[index]
         self._turn = after
         joined = Block.concat(heads)
         if not self.ordered:
@@ -557,11 +563,14 @@ class InterleaveStage(Stage):
         return plan
 
     def _marked(self, order: Rows, present: Sequence[int]) -> list[int]:
-        """Rows where marks belong: one for as many marks of inner datasets as there are slots, whose states it has.
+        """Rows where marks belong.
 
-        Or at fixed rows where they have none. And behind the first row of each inner dataset that reads: from then on
+        Where inner datasets read, one for as many of their marks as there are slots, whose states it has. Or at fixed
+        rows where they have none. And behind the first row of each inner dataset that reads: from then on
         its state tells the version of its file.
         """
+        if not self._reads:
+            return self._spread_out(order, present)
         found: list[int] = []
         places: set[int] = set()
         for index in present:
@@ -583,11 +592,21 @@ class InterleaveStage(Stage):
         if not begun:
             places.update(row for row in self._marker.places(len(order)) if not found or row <= found[0])
         places.update(row for count, row in enumerate(found, begun) if count % every == 0)
-        return sorted(places) if self._reads else self._spread_out(places)
+        return sorted(places)
 
-    def _spread_out(self, places: Iterable[int]) -> list[int]:
-        """Those of the rows that are not close behind another mark: one costs more than a few rows."""
+    def _spread_out(self, order: Rows, present: Sequence[int]) -> list[int]:
+        """Where nothing is read: fixed rows, and where datasets begin, but not close behind another mark.
+
+        One costs more than a few rows.
+        """
         begin = self._marker.rows
+        if begin + len(order) <= self._next_mark:
+            return []
+        places = set(self._marker.places(len(order)))
+        for index in present:
+            slot = self._slots[index]
+            if slot is not None and not slot.taken:
+                places.add(int((order == index).argmax()))
         kept = []
         for row in sorted(places):
             if begin + row >= self._next_mark:
