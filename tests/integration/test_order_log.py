@@ -7,6 +7,7 @@ import json
 import pickle
 import random
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -387,6 +388,53 @@ async def test_async_consumers(tmp_path: Path) -> None:
     """An interrupted run, repeated by ``async for``."""
     first = [int(x) for x in lives(unordered, tmp_path / "log", random.Random(5))]
     assert [int(x) async for x in replaying(unordered, tmp_path / "log").iterator(epoch=0)] == first
+
+
+def interrupted(path: Path) -> tuple[ad.Dataset, list[int]]:
+    """The replay of a run that went on from a state after eight of ten elements, and what it gives."""
+    with recording(unordered, path).iterator(epoch=0) as it:
+        first = [int(next(it)) for _ in range(10)]
+        state = it.state_dict(at=8)
+    rest = [int(x) for x in recording(unordered, path).iterator(state=state)]
+    return replaying(unordered, path), first[:8] + rest
+
+
+async def test_tasks_that_share_the_replay_of_an_interrupted_run(tmp_path: Path) -> None:
+    """Each element goes to one of them, also where the run went on; none of them is cut off there."""
+    replay, expected = interrupted(tmp_path / "log")
+    heard: list[int] = []
+
+    async def listen(it: ad.PipelineIterator) -> None:
+        async for x in it:
+            heard.append(int(x))  # noqa: PERF401 -- by several tasks
+
+    async with replay.iterator(epoch=0) as it, asyncio.TaskGroup() as group:
+        for _ in range(4):
+            group.create_task(listen(it))
+    assert sorted(heard) == sorted(expected)
+    assert set(heard[:8]) == set(expected[:8])
+
+
+def test_threads_that_share_the_replay_of_an_interrupted_run(tmp_path: Path) -> None:
+    """As tasks do."""
+    replay, expected = interrupted(tmp_path / "log")
+    with replay.iterator(epoch=0) as it, ThreadPoolExecutor(4) as pool:
+        heard = list(pool.map(lambda _: [int(x) for x in it], range(4)))
+    assert sorted(x for each in heard for x in each) == sorted(expected)
+
+
+async def test_a_call_that_is_cancelled_where_an_interrupted_run_went_on(tmp_path: Path) -> None:
+    """Nothing is lost by it: the next one goes on."""
+    replay, expected = interrupted(tmp_path / "log")
+    async with replay.iterator(epoch=0) as it:
+        heard = [int(await anext(it)) for _ in range(8)]
+        for _ in range(2):
+            task = asyncio.ensure_future(anext(it))
+            await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        heard += [int(x) async for x in it]
+    assert heard == expected
 
 
 def test_a_run_is_repeated_from_a_state_on(tmp_path: Path) -> None:

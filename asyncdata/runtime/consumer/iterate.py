@@ -134,16 +134,17 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
 
     def __next__(self) -> Element:
         try:
-            if self._until is not None and self._is_taken_over():
-                self.close()
-                self._take_over()
             element = self._take()
             while element is _NOTHING and not self._ended:
-                running = self._usable()
-                if running is None:
+                if (old := self._interrupted()) is not None:
+                    with self._reported_once():
+                        old.close()
+                    self._take_over(old)
+                elif (running := self._usable()) is None:
                     break
-                with self._readings.waits.waiting():
-                    running.edge.wait()
+                else:
+                    with self._readings.waits.waiting():
+                        running.edge.wait()
                 element = self._take()
         except OwnLoopError:
             raise  # in a function of the pipeline, which reports it to whoever iterates
@@ -160,9 +161,6 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
         raise self._outcome(StopIteration())
 
     async def __anext__(self) -> Element:
-        if self._until is not None and self._is_taken_over():
-            await self.aclose()
-            self._take_over()
         while True:
             element = self._take()
             if element is not _NOTHING:
@@ -172,18 +170,28 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
                 with self._kept_error():
                     await self.aclose()
                 raise self._outcome(StopAsyncIteration())
-            running = self._usable()
-            if running is None:
-                continue
-            with self._readings.waits.waiting():
-                await running.edge.wait_async()
+            if (old := self._interrupted()) is not None:
+                with self._reported_once():
+                    await old.aclose()
+                self._take_over(old)
+            elif (running := self._usable()) is not None:
+                with self._readings.waits.waiting():
+                    await running.edge.wait_async()
 
-    def _is_taken_over(self) -> bool:
-        """Whether the run that is repeated was interrupted here, and went on from its state."""
-        return self.position == self._until and not self._closed
+    def _interrupted(self) -> Running | None:
+        """The pipeline, if the run that is repeated was interrupted here and went on from its state."""
+        with self._lock:
+            is_here = self._until is not None and self.position == self._until
+            return self._running if is_here and not self._closed and not self._ended else None
 
-    def _take_over(self) -> None:
-        self._begin(self.epoch, None, self._until or 0)
+    def _take_over(self, old: Running) -> None:
+        """Goes on where the run did; the old pipeline is closed. Several may come here, and the first one does it."""
+        with self._lock:
+            if self._running is old and not self._closed:
+                self._readings.waits.end()
+                self._end_log()
+                self._let_go()
+                self._begin(self.epoch, None, self._until or 0)
 
     def _take(self) -> Element:
         """The next element if there is one; notes the end and errors."""
@@ -193,6 +201,9 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
         taken = 0
         try:
             with self._lock:
+                if self._until is not None and self.position == self._until:
+                    return _NOTHING  # what the pipeline has beyond this was never delivered
+                running = self._running  # another thread may have gone on with another one
                 delivery = self._delivery
                 if delivery is None:
                     if running is None or self._closed or self._ended:
