@@ -437,6 +437,26 @@ async def test_a_call_that_is_cancelled_where_an_interrupted_run_went_on(tmp_pat
     assert heard == expected
 
 
+def test_states_of_elements_in_front_of_where_an_interrupted_run_went_on(tmp_path: Path) -> None:
+    """A consumer that reads ahead commits them, and is given their states, as anywhere else."""
+    replay, expected = interrupted(tmp_path / "log")
+    with replay.iterator(epoch=0) as it:
+        ahead = [int(next(it)) for _ in range(7)]
+        it.commit(5)
+        state = it.state_dict(at=6)
+        ahead += [int(next(it)) for _ in range(3)]
+        assert ahead == expected[:10]
+        assert it.state_dict(at=6) == state
+        assert it.state_dict()["position"] == 5
+        with pytest.raises(ValueError, match="position 4 was committed after 5"):
+            it.commit(4)
+        it.commit(6)
+        assert it.state_dict() == state
+        it.commit(9)
+    again = unordered().iterator(state=state)
+    assert sorted(int(x) for x in again) == sorted(expected[6:])
+
+
 def test_a_run_is_repeated_from_a_state_on(tmp_path: Path) -> None:
     """From one that a life began with; the first life is repeated up to it, and by itself to its own end."""
     one, other = tmp_path / "one", tmp_path / "other"

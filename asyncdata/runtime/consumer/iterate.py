@@ -191,7 +191,11 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
                 self._readings.waits.end()
                 self._end_log()
                 self._let_go()
+                positions, news, filled = self._positions, self._news_before, self._filled_before
                 self._begin(self.epoch, None, self._until or 0)
+                # For the consumer it is one run: what it holds of the elements before can be committed.
+                self._positions.follow(positions)
+                self._news_before, self._filled_before = news, filled
 
     def _take(self) -> Element:
         """The next element if there is one; notes the end and errors."""
@@ -277,8 +281,7 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
         position = arguments.integer("position", position, least=0)
         with self._lock:
             self._check_position(position)
-            committed = self._positions.committed
-            before = self._positions.first if committed is None else committed
+            before = self._positions.least
             if position < before:
                 raise ValueError(f"position {position} was committed after {before}")
             self._positions.commit(position)

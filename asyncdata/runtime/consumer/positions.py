@@ -41,6 +41,12 @@ class Positions:
         # The number of the first of elements that were received together, and what consuming them means.
         self._spans: deque[tuple[int, Advance]] = deque()
         self._committed: int | None = None
+        self._least = position
+        self._before: Positions | None = None
+
+    def follow(self, before: Positions) -> None:
+        """Takes the place of those of a pipeline that another one goes on from: they know the elements before."""
+        self._before, self._committed, self._least = before, before._committed, before._least
 
     def receive(self, advance: Advance, events: Sequence[Event] = ()) -> None:
         """The next elements were received, of which none was handed out yet, with what happened to tracks."""
@@ -52,6 +58,8 @@ class Positions:
         self._end = end + advance.rows
         if self._committed is not None and self._committed < oldest:
             oldest = self._committed
+        if oldest >= self.first:
+            self._before = None
         while len(spans) > 1 and spans[1][0] <= oldest:
             self._begin = spans[1][0]
             old = spans.popleft()[1]
@@ -64,6 +72,11 @@ class Positions:
         """What `commit` said last."""
         return self._committed
 
+    @property
+    def least(self) -> int:
+        """What `commit` may say: so many, or more."""
+        return self._least if self._committed is None else self._committed
+
     def commit(self, position: int) -> None:
         """So many elements were used; states of earlier positions will not be asked for."""
         self._committed = position
@@ -74,6 +87,8 @@ class Positions:
         Raises:
             StateError: It is not known any more.
         """
+        if self._before is not None and position < self.first:
+            return self._before.delivered(position)
         self._check(position)
         found = self._delivered.copy()
         for first, advance in self._spans:
@@ -90,6 +105,8 @@ class Positions:
         Raises:
             StateError: It is not known any more.
         """
+        if self._before is not None and position < self.first:
+            return self._before.at(position)
         self._check(position)
         fold = copy.copy(self._fold)
         for first, advance in self._spans:
