@@ -508,9 +508,7 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
         # Whoever takes an element meanwhile may be writing to the log: it is closed with the iterator then.
         if self._lock.acquire(blocking=False):
             try:
-                if self._log is not None:
-                    self._log.close()
-                    self._log = None
+                self._end_log()
             finally:
                 self._lock.release()
 
@@ -530,14 +528,18 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
             self._closed = True
             self._readings.waits.end()
             self._delivery = None
-            if self._log is not None:
-                self._log.close()
-                self._log = None
+            self._end_log()
         if running is not None and os.getpid() != self._pid:
             self._forget()
             return None
         # Until it has ended the finalizer stays: whoever closes may be interrupted, and never come back.
         return running
+
+    def _end_log(self) -> None:
+        """Another iterator may write the order log from now on; with the lock only."""
+        if self._log is not None:
+            self._log.close()
+            self._log = None
 
     def __enter__(self) -> Self:
         return self

@@ -583,7 +583,7 @@ class InterleaveStage(Stage):
                 places.add(int(rows[0]))
                 slot.is_due = False
             found += [int(rows[row]) for row in marked if row < len(rows)]
-            if self._reads and not slot.taken and marked[:1] == [0]:
+            if not slot.taken and marked[:1] == [0]:
                 slot.is_due = len(rows) == 1
                 places.update(rows[1:2].tolist())
         found.sort()
