@@ -178,6 +178,26 @@ async def test_a_process_that_says_nothing_is_killed(monkeypatch: pytest.MonkeyP
             await reader.read_into(info, 0, buffer, Attempt())
 
 
+async def test_a_process_that_cannot_open_a_reader_takes_no_reads(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It ends instead, and says why; the reads are made by this loop."""
+    authorities = tmp_path / "ca.pem"
+    async with FakeGCS(buckets=["bucket"], tls=True) as server, processes() as made:
+        server.put("bucket", "x", DATA)
+        authorities.write_bytes(server.certificate)
+        near, spec = opened(f"{server.url}/", {"https": {"ca_file": str(authorities)}})
+        authorities.unlink()
+        process = (await made.begin()).process
+        reader = process.reader(spec, near)
+        with pytest.raises(OSError, match="exited with code 1 while it started"):
+            await process.ready()
+        assert "ca.pem" in capfd.readouterr().err
+        info = await near.stat(f"{server.url}/bucket/x")
+        assert await reader.read_into(info, 0, made.place(len(DATA)), Attempt()) == len(DATA)
+        await near.aclose()
+
+
 async def test_a_buffer_elsewhere_is_filled_by_this_loop() -> None:
     """The process sees the arena only."""
     async with FakeGCS(buckets=["bucket"]) as server, far_reader(server) as (info, reader, _, made):

@@ -114,14 +114,22 @@ class ReceiverHost:
         elif message.kind == protocol.LOOK:
             self._send(protocol.SEEN, body=protocol.packed_pairs(self._seen()))
         elif message.kind == protocol.OPEN:
-            spec: ReaderSpec = protocol.unpacked(message.body)
-            self._readers[ticket] = spec.open()
+            self._open(ticket, message.body)
         elif message.kind == protocol.START:
             self._send(protocol.READY)
         elif message.kind == protocol.CLOSE:
             self._closing.set()
         elif (errand := self._errands.get(ticket)) is not None:
             self._change(errand, message)
+
+    def _open(self, recipe: int, body: bytes) -> None:
+        try:
+            spec: ReaderSpec = protocol.unpacked(body)
+            self._readers[recipe] = spec.open()
+        except Exception:  # noqa: BLE001 -- whatever a backend raises
+            # Without a reader every read of this recipe would fail here; others make these once this process is gone.
+            traceback.print_exc()
+            leave(1)
 
     def _change(self, errand: _Errand, message: Message) -> None:
         if message.kind == protocol.CANCEL:
