@@ -178,6 +178,43 @@ async def test_a_process_that_says_nothing_is_killed(monkeypatch: pytest.MonkeyP
             await reader.read_into(info, 0, buffer, Attempt())
 
 
+class LateLoop:
+    """The running loop, on which time passes in which nothing runs."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.late_s = 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.loop, name)
+
+    def time(self) -> float:
+        return self.loop.time() + self.late_s
+
+    def call_at(self, when: float, callback: Callable[[], object]) -> asyncio.TimerHandle:
+        return self.loop.call_at(when - self.late_s, callback)
+
+
+async def test_a_process_that_was_stopped_with_the_whole_program_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was silent as long as nobody could listen."""
+    monkeypatch.setattr(receiver_module, "_HEARTBEAT_S", 0.1)
+    async with FakeGCS(buckets=["bucket"]) as server, far_reader(server) as (info, reader, buffer, made):
+        await made.ready()
+        late = LateLoop()
+        monkeypatch.setattr(made, "_loop", late)
+        os.kill(made.pid, signal.SIGSTOP)
+        read = asyncio.create_task(reader.read_into(info, 0, buffer, Attempt()))
+        looks: list[float] = []
+        monkeypatch.setattr(made, "look", lambda: looks.append(late.time()))
+        for _ in range(3):
+            looks.clear()
+            late.late_s += 30
+            await until(lambda: bool(looks) or not made.is_alive)
+        os.kill(made.pid, signal.SIGCONT)
+        assert await read == len(DATA)
+        assert buffer == DATA
+
+
 async def test_a_process_that_cannot_open_a_reader_takes_no_reads(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
