@@ -19,7 +19,7 @@ import io
 import socket
 import ssl
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, Final, Self, cast
 
@@ -278,11 +278,16 @@ async def ask(
             head = head_of(response)
             wire.head_came()
             body = bytearray()
-            async for piece in response.content.iter_any():
-                body += piece
-                wire.received += len(piece)
-                if len(body) > most_bytes:
-                    raise StorageError(f"the response is longer than {most_bytes} bytes")
+            try:
+                async for piece in response.content.iter_any():
+                    body += piece
+                    wire.received += len(piece)
+                    if len(body) > most_bytes:
+                        raise StorageError(f"the response is longer than {most_bytes} bytes")
+            except aiohttp.ClientError:
+                if head.status < 300:
+                    raise
+                # The status is known; only the words of the error are cut short.
             return head, bytes(body)
 
 
@@ -378,10 +383,12 @@ def _place(head: ResponseHead, start: int, length: int, *, skip_allowed: bool) -
 
 
 async def _read_aside(wire: LenientWire, response: aiohttp.ClientResponse) -> bytes:
+    """The text of an error, as much of it as comes: the status is known already."""
     parts = bytearray()
-    async for piece in response.content.iter_any():
-        parts += piece
-        wire.received += len(piece)
-        if len(parts) >= MAX_ASIDE_BYTES:
-            break
+    with suppress(aiohttp.ClientError):
+        async for piece in response.content.iter_any():
+            parts += piece
+            wire.received += len(piece)
+            if len(parts) >= MAX_ASIDE_BYTES:
+                break
     return bytes(parts[:MAX_ASIDE_BYTES])

@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 from aiohttp.client_reqrep import ConnectionKey
 
-from asyncdata.errors import TransientStorageError
+from asyncdata.errors import AccessDeniedError, ObjectNotFoundError, TransientStorageError
 from asyncdata.options import Environment, HedgeOptions, Options, RetryOptions, TimeoutOptions
 from asyncdata.storage import FailureCause, Fetcher
 from asyncdata.storage.aiohttp_bodies import LenientWire, client_failure
@@ -171,6 +171,26 @@ async def test_skipping_to_the_range_is_not_silence() -> None:
             assert stats.fallbacks == {"range_ignored": 1}
         finally:
             await fetcher.aclose()
+
+
+@pytest.mark.parametrize("status", ["404 Not Found", "403 Forbidden"])
+async def test_an_error_whose_text_breaks_off_stays_that_error(status: str) -> None:
+    """Of a request for metadata, and of a body through a proxy: one attempt, and the status decides."""
+
+    async def failing(request: Request, peer: Peer) -> None:
+        await peer.send(f"HTTP/1.1 {status}\r\nContent-Length: 50\r\n\r\nhalf".encode())
+        peer.close()
+
+    kind = ObjectNotFoundError if status.startswith("404") else AccessDeniedError
+    async with RawServer(failing) as server:
+        gs = {"endpoint_url": server.url, "token": "anon"}
+        fetcher = Fetcher(Options(storage={"gs": gs, "http": {"proxy": server.url}}), Environment())
+        with pytest.raises(kind):
+            await fetcher.stat(URL)
+        with pytest.raises(kind):
+            await fetcher.read(ObjectInfo(url="http://far.test/o", size=100), 0, memoryview(bytearray(100)))
+        assert len(server.requests) == 2
+        await fetcher.aclose()
 
 
 @pytest.mark.parametrize("stalls_after", [None, 0, 4 << 20])
