@@ -285,6 +285,37 @@ async def test_processes_that_die_are_replaced_a_few_times(caplog: pytest.LogCap
         await fetcher.aclose()
 
 
+async def test_a_process_that_cannot_be_told_what_to_open_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends, and the next one gets its chance."""
+
+    def fail(*_: object) -> BodyReader:
+        raise TypeError("cannot pickle this")
+
+    told: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(str(context["exception"])))
+    async with FakeGCS(buckets=["bucket"]) as server, processes() as made:
+        begun: list[ReceiverProcess] = []
+
+        async def begin(lost: Callable[[Receiver], None]) -> Receiver:
+            receiver = await made.begin(lost)
+            begun.append(receiver.process)
+            if len(begun) == 1:
+                monkeypatch.setattr(receiver, "reader", fail)
+            return receiver
+
+        receivers = Receivers(2, begin)
+        fetcher = Fetcher(Options(), Environment(storage_emulator_host=server.url), receivers=receivers)
+        server.put("bucket", "x", DATA)
+        info = await fetcher.stat("gs://bucket/x")
+        await until(lambda: receivers.choose() is not None and receivers.count == 2)
+        buffer = bytearray(50_000)
+        await fetcher.read(info, 0, memoryview(buffer))
+        assert buffer == DATA[: len(buffer)]
+        assert not begun[0].is_alive
+        assert told == ["cannot pickle this"]
+        await fetcher.aclose()
+
+
 async def test_fallbacks_of_processes_that_died_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """A number of the statistics never becomes smaller."""
     async with processes() as made:
