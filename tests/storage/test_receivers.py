@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import os
 import random
 import signal
@@ -31,6 +32,8 @@ from tests.patience import turns, until
 from tests.samples import samples
 from tests.storage import test_conformance as conformance
 from tests.storage.more_receivers import more_receivers, processes
+from tests.storage.raw_server import DATA as PLAIN
+from tests.storage.raw_server import Peer, RawServer, Request, honest
 from tests.storage.test_conformance import opened
 
 DATA = random.Random(3).randbytes(2_000_000)
@@ -128,6 +131,43 @@ async def test_what_is_seen_and_asked_goes_both_ways() -> None:
             await turns(1)
         assert await next_read == len(DATA)
         assert buffer == DATA
+
+
+async def test_a_read_that_is_ended_between_two_exchanges_ends_at_the_next() -> None:
+    """A redirect leads to where the only connection is taken: until it is free, nothing is received that could end."""
+    redirected = asyncio.Event()
+
+    async def leads_away(request: Request, peer: Peer) -> None:
+        head = f"HTTP/1.1 302 F\r\nLocation: {there.url}/b\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+        await peer.send(head.encode())
+        await peer.reader.read()  # the other side has the answer, and has let go of the connection
+        redirected.set()
+
+    async def taken(request: Request, peer: Peer) -> None:
+        if request.target == "/x":
+            await peer.stall()
+        await honest(request, peer)
+
+    async with RawServer(leads_away) as here, RawServer(taken) as there, processes() as made:
+        near, spec = opened(f"{here.url}/")
+        process = (await made.begin()).process
+        reader = process.reader(dataclasses.replace(spec, max_connections=1), near)
+        first, attempt = Attempt(), Attempt()
+        other = ObjectInfo(url=f"{there.url}/x", size=1000)
+        blocking = asyncio.create_task(reader.read_into(other, 0, made.place(1000), first))
+        await until(lambda: first.wire is not None)
+        info = ObjectInfo(url=f"{here.url}/a", size=len(PLAIN))
+        read = asyncio.create_task(reader.read_into(info, 0, made.place(1000), attempt))
+        await redirected.wait()
+        await until(lambda: attempt.wire is not None)
+        assert attempt.wire is not None
+        attempt.wire.fail(read_failed("enough", FailureCause.OVERTAKEN))
+        blocking.cancel()
+        with pytest.raises(ReadFailedError, match="enough"):
+            await read
+        await asyncio.gather(blocking, return_exceptions=True)
+        await process.aclose()
+        await near.aclose()
 
 
 @pytest.mark.sampled
