@@ -142,7 +142,7 @@ class TimeoutOptions(OptionRecord):
 
     Attributes:
         connect_s: Name look-up, TCP, a proxy's tunnel and TLS together.
-        first_byte_s: From sending the request to the end of the response's head.
+        first_byte_s: From sending the request, with all data of a write, to the end of the response's head.
         idle_s: The longest silence inside a body.
         floor_s: No learned limit is shorter.
         least_bytes_per_s: A body that is slower than this over ``idle_s`` is abandoned; 0 for never.

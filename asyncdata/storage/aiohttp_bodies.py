@@ -19,9 +19,9 @@ import io
 import socket
 import ssl
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, cast
 
 import aiohttp
 from yarl import URL
@@ -32,7 +32,7 @@ from asyncdata.storage.failures import EncodedBodyError, FailureCause, RangeIgno
 from asyncdata.storage.http1.body_plan import MAX_ASIDE_BYTES
 from asyncdata.storage.http1.connection import Accept, Answer
 from asyncdata.storage.http1.head import MalformedHeadError, ResponseHead
-from asyncdata.storage.http1.kernel_buffers import holds_input
+from asyncdata.storage.http1.kernel_buffers import bytes_to_send, holds_input
 from asyncdata.storage.statuses import parse_retry_after, status_error
 from asyncdata.storage.urls import quoted
 
@@ -57,6 +57,9 @@ class LenientWire:
         self._cancelling = 0
         self._error: StorageError | None = None
         self._socket: socket.socket | None = None
+        self._transport: asyncio.WriteTransport | None = None
+        self.sent = 0
+        """Bytes of the request's own body that the connection took."""
         self.limits = attempt.limits or limits
         self.filled = 0
         self.received = 0
@@ -95,6 +98,7 @@ class LenientWire:
     def begin(self, transport: asyncio.BaseTransport | None) -> None:
         """There is a connection, and the request is about to be sent."""
         now = asyncio.get_running_loop().time()
+        self._transport = cast("asyncio.WriteTransport | None", transport)
         self._socket = None if transport is None else transport.get_extra_info("socket")
         self.quiet_since, self.seen = now, -1
         if self._task is not None:
@@ -105,6 +109,7 @@ class LenientWire:
         """The head is there."""
         self.paced_since = asyncio.get_running_loop().time()
         self.awaits_head, self.in_body = False, True
+        self.paced_from = self.progress
         self._attempt.first_byte_at = self.paced_since
 
     def skips(self) -> None:
@@ -113,8 +118,15 @@ class LenientWire:
 
     @property
     def progress(self) -> int:
-        """A number that changes whenever something arrives."""
-        return self.received + (not self.awaits_head)
+        """A number that changes whenever something arrives, or something of the request's own body leaves."""
+        return self.received + (not self.awaits_head) + self._left()
+
+    def _left(self) -> int:
+        """Bytes of the request's own body that the server has received; no answer is due before it has all of them."""
+        if not self.sent or self._socket is None or self._transport is None:
+            return 0
+        # The last megabytes wait in the buffers beneath, where they may take longer than a limit.
+        return self.sent - self._transport.get_write_buffer_size() - bytes_to_send(self._socket.fileno())
 
     def release_low_water(self) -> bool:
         """aiohttp's sockets have no low-water mark."""
@@ -132,6 +144,20 @@ class LenientWire:
         if self._error is None and self._task is not None:
             self._error = error
             self._task.cancel()
+
+
+class _Sending(io.BytesIO):
+    """The body of a request, whose wire knows how much of it was taken."""
+
+    def __init__(self, data: bytes, wire: LenientWire) -> None:
+        super().__init__(data)
+        self._wire = wire
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """As of any file."""
+        piece = super().read(size)
+        self._wire.sent += len(piece)
+        return piece
 
 
 class NotingConnector(aiohttp.TCPConnector):
@@ -243,28 +269,35 @@ async def ask(
             method,
             URL(quoted(url), encoded=True),
             headers=headers,
-            data=None if data is None else io.BytesIO(data),
+            data=None if data is None else _Sending(data, wire),
             proxy=proxy,
             allow_redirects=allow_redirects,
             max_redirects=MAX_REDIRECTS,
-            timeout=_beyond(wire.limits),
+            timeout=_beyond(wire.limits, sends=data is not None),
         ) as response:
             head = head_of(response)
             wire.head_came()
             body = bytearray()
-            async for piece in response.content.iter_any():
-                body += piece
-                wire.received += len(piece)
-                if len(body) > most_bytes:
-                    raise StorageError(f"the response is longer than {most_bytes} bytes")
+            try:
+                async for piece in response.content.iter_any():
+                    body += piece
+                    wire.received += len(piece)
+                    if len(body) > most_bytes:
+                        raise StorageError(f"the response is longer than {most_bytes} bytes")
+            except aiohttp.ClientError:
+                if head.status < 300:
+                    raise
+                # The status is known; only the words of the error are cut short.
             return head, bytes(body)
 
 
-def _beyond(limits: ReadLimits) -> aiohttp.ClientTimeout:
-    """The watchdog knows silence from being late; what aiohttp itself would end comes after it."""
-    return aiohttp.ClientTimeout(
-        total=None, sock_connect=limits.connect_s, sock_read=2 * max(limits.first_byte_s, limits.idle_s)
-    )
+def _beyond(limits: ReadLimits, *, sends: bool = False) -> aiohttp.ClientTimeout:
+    """The watchdog knows silence from being late; what aiohttp itself would end comes after it.
+
+    aiohttp takes data for sent when the buffers beneath it have it, so it ends nothing of a request that sends some.
+    """
+    silent_s = None if sends else 2 * max(limits.first_byte_s, limits.idle_s)
+    return aiohttp.ClientTimeout(total=None, sock_connect=limits.connect_s, sock_read=silent_s)
 
 
 @contextmanager
@@ -350,10 +383,12 @@ def _place(head: ResponseHead, start: int, length: int, *, skip_allowed: bool) -
 
 
 async def _read_aside(wire: LenientWire, response: aiohttp.ClientResponse) -> bytes:
+    """The text of an error, as much of it as comes: the status is known already."""
     parts = bytearray()
-    async for piece in response.content.iter_any():
-        parts += piece
-        wire.received += len(piece)
-        if len(parts) >= MAX_ASIDE_BYTES:
-            break
+    with suppress(aiohttp.ClientError):
+        async for piece in response.content.iter_any():
+            parts += piece
+            wire.received += len(piece)
+            if len(parts) >= MAX_ASIDE_BYTES:
+                break
     return bytes(parts[:MAX_ASIDE_BYTES])

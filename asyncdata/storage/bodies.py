@@ -88,7 +88,8 @@ class Bodies:
     ) -> tuple[ResponseHead, bytes]:
         """One request for metadata, or one that sends data, by aiohttp and, where there is one, the origin's proxy.
 
-        Head and body have the time limits of any other answer.
+        Head and body have the time limits of any other answer. No redirect is followed with data: most become a GET,
+        and what that answers says nothing about the data.
 
         Raises:
             StorageError: There was no whole answer; whatever the status is, it is none.
@@ -101,7 +102,7 @@ class Bodies:
                 method,
                 url,
                 headers,
-                allow_redirects=allow_redirects,
+                allow_redirects=allow_redirects and data is None,
                 data=data,
                 most_bytes=_MAX_ANSWER_BYTES,
                 proxy=self._proxies.choose(parse_http_url(url)[0]),

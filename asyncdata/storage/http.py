@@ -105,11 +105,13 @@ class HttpReader:
                 at = join_location(at, location)
             else:
                 raise StorageError("too many redirects")
+            if head.status == 200 and head.content_length is not None and _is_identity(head):
+                return ObjectInfo(url=url, size=head.content_length, version=version_of(head))
+        except MalformedHeadError as error:
+            raise _malformed(error, url) from None
         except StorageError as error:
             error.url = url
             raise
-        if head.status == 200 and head.content_length is not None and _is_identity(head):
-            return ObjectInfo(url=url, size=head.content_length, version=version_of(head))
         if head.status != 200 and head.status not in _NO_HEAD:
             raise _answer_error(head, b"", url=url)
         return None
@@ -333,12 +335,14 @@ def _check(head: ResponseHead, info: ObjectInfo, start: int) -> None:
 
 
 def _located(error: StorageError | MalformedHeadError, info: ObjectInfo, start: int) -> StorageError:
-    if isinstance(error, MalformedHeadError):
-        # A header that makes no sense is found when it is looked at, which may be after the answer has come.
-        error = read_failed(f"not an HTTP response: {error}", FailureCause.MALFORMED)
-    located = locate(error, info, start)
+    located = locate(_malformed(error, info.url) if isinstance(error, MalformedHeadError) else error, info, start)
     located.url = info.url
     return located
+
+
+def _malformed(error: MalformedHeadError, url: str) -> ReadFailedError:
+    """A header that makes no sense is found when it is looked at, which may be after the answer has come."""
+    return read_failed(f"not an HTTP response: {error}", FailureCause.MALFORMED, url=url)
 
 
 def _answer_error(head: ResponseHead, body: bytes, *, url: str) -> StorageError:

@@ -213,13 +213,16 @@ class Receivers:
         if self._is_closed:
             receiver.kill()
         seat = _Seat(next(self._numbers), receiver)
-        for spread in self._spreads:
-            spread.reader(seat)
         try:
+            for spread in self._spreads:
+                spread.reader(seat)
             await receiver.ready()
             self._processes.append(seat)
         except OSError:
             pass  # it has ended already, which counts as a loss
+        except BaseException:
+            receiver.kill()  # it would open nothing; its end counts as a loss too
+            raise
         finally:
             self._growing = self._starting = None
 

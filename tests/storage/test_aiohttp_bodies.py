@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -11,12 +12,13 @@ import aiohttp
 import pytest
 from aiohttp.client_reqrep import ConnectionKey
 
-from asyncdata.errors import TransientStorageError
+from asyncdata.errors import AccessDeniedError, ObjectNotFoundError, TransientStorageError
 from asyncdata.options import Environment, HedgeOptions, Options, RetryOptions, TimeoutOptions
 from asyncdata.storage import FailureCause, Fetcher
 from asyncdata.storage.aiohttp_bodies import LenientWire, client_failure
 from asyncdata.storage.attempt import Attempt, ReadLimits
 from asyncdata.storage.failures import TIMEOUT_CAUSES, read_failed
+from asyncdata.testing import run_virtual
 from asyncdata.types import ObjectInfo
 from fake_gcs import FakeGCS, Fault, Profile, Rule
 from tests.patience import LIMIT_S
@@ -169,6 +171,65 @@ async def test_skipping_to_the_range_is_not_silence() -> None:
             assert stats.fallbacks == {"range_ignored": 1}
         finally:
             await fetcher.aclose()
+
+
+@pytest.mark.parametrize("status", ["404 Not Found", "403 Forbidden"])
+async def test_an_error_whose_text_breaks_off_stays_that_error(status: str) -> None:
+    """Of a request for metadata, and of a body through a proxy: one attempt, and the status decides."""
+
+    async def failing(request: Request, peer: Peer) -> None:
+        await peer.send(f"HTTP/1.1 {status}\r\nContent-Length: 50\r\n\r\nhalf".encode())
+        peer.close()
+
+    kind = ObjectNotFoundError if status.startswith("404") else AccessDeniedError
+    async with RawServer(failing) as server:
+        gs = {"endpoint_url": server.url, "token": "anon"}
+        fetcher = Fetcher(Options(storage={"gs": gs, "http": {"proxy": server.url}}), Environment())
+        with pytest.raises(kind):
+            await fetcher.stat(URL)
+        with pytest.raises(kind):
+            await fetcher.read(ObjectInfo(url="http://far.test/o", size=100), 0, memoryview(bytearray(100)))
+        assert len(server.requests) == 2
+        await fetcher.aclose()
+
+
+@pytest.mark.parametrize("stalls_after", [None, 0, 4 << 20])
+def test_sending_is_not_silence(stalls_after: int | None) -> None:
+    """A write takes many times the limit, most of it in the kernel; what neither leaves nor is answered still ends."""
+    data = bytes(12 << 20)
+
+    async def slow(request: Request, peer: Peer) -> None:
+        # What lies in the server's own kernel has left.
+        peer.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 256 << 10)
+        left = int(request.header("content-length") or 0)
+        while left:
+            if stalls_after is not None and len(data) - left >= stalls_after:
+                await peer.stall()
+            left -= len(await peer.reader.readexactly(min(left, 256 << 10)))
+            await peer.pause(0.2)
+        answer = b'{"size": "%d", "generation": "7"}' % len(data)
+        await peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(answer), answer))
+
+    async def scenario() -> None:
+        async with RawServer(slow) as server:
+            limits = TimeoutOptions(first_byte_s=1, idle_s=1, floor_s=1)
+            storage = {"gs": {"endpoint_url": server.url, "token": "anon"}}
+            fetcher = Fetcher(
+                Options(timeouts=limits, storage=storage, retry=RetryOptions(max_attempts=1)), Environment()
+            )
+            try:
+                await fetcher.write(URL, data)
+            finally:
+                assert dict(fetcher.stats().timeouts) == (
+                    {} if stalls_after is None else {FailureCause.FIRST_BYTE_TIMEOUT: 1}
+                )
+                await fetcher.aclose()
+
+    if stalls_after is None:
+        run_virtual(scenario())
+    else:
+        with pytest.raises(TransientStorageError, match="no response within 1 s"):
+            run_virtual(scenario())
 
 
 async def test_a_wire_that_is_ended_twice_tells_the_first_error() -> None:

@@ -270,6 +270,22 @@ async def test_a_size_of_nothing_is_looked_at_twice() -> None:
         await fetcher.aclose()
 
 
+async def test_a_length_that_is_none_is_told_of_its_url() -> None:
+    """What HEAD says is looked at after the answer has come; it is an error of the object, by whichever way asked."""
+
+    async def absurd(request: Request, peer: Peer) -> None:
+        await peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: 00000000000000000000000005\r\n\r\n")
+
+    async with RawServer(absurd) as server:
+        fetcher = fetcher_of()
+        url = f"{server.url}/o"
+        for ask in (fetcher.stat, fetcher.glob):
+            with pytest.raises(TransientStorageError, match="Content-Length is '0000") as caught:
+                await ask(url)
+            assert caught.value.url == url
+        await fetcher.aclose()
+
+
 async def test_a_beginning_that_is_refused_is_no_empty_object() -> None:
     """A 416 that says 0 bytes is asked again where HEAD says more; if it stays so, the read has failed."""
 

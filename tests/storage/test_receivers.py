@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import os
 import random
 import signal
@@ -31,6 +32,8 @@ from tests.patience import turns, until
 from tests.samples import samples
 from tests.storage import test_conformance as conformance
 from tests.storage.more_receivers import more_receivers, processes
+from tests.storage.raw_server import DATA as PLAIN
+from tests.storage.raw_server import Peer, RawServer, Request, honest
 from tests.storage.test_conformance import opened
 
 DATA = random.Random(3).randbytes(2_000_000)
@@ -130,6 +133,43 @@ async def test_what_is_seen_and_asked_goes_both_ways() -> None:
         assert buffer == DATA
 
 
+async def test_a_read_that_is_ended_between_two_exchanges_ends_at_the_next() -> None:
+    """A redirect leads to where the only connection is taken: until it is free, nothing is received that could end."""
+    redirected = asyncio.Event()
+
+    async def leads_away(request: Request, peer: Peer) -> None:
+        head = f"HTTP/1.1 302 F\r\nLocation: {there.url}/b\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+        await peer.send(head.encode())
+        await peer.reader.read()  # the other side has the answer, and has let go of the connection
+        redirected.set()
+
+    async def taken(request: Request, peer: Peer) -> None:
+        if request.target == "/x":
+            await peer.stall()
+        await honest(request, peer)
+
+    async with RawServer(leads_away) as here, RawServer(taken) as there, processes() as made:
+        near, spec = opened(f"{here.url}/")
+        process = (await made.begin()).process
+        reader = process.reader(dataclasses.replace(spec, max_connections=1), near)
+        first, attempt = Attempt(), Attempt()
+        other = ObjectInfo(url=f"{there.url}/x", size=1000)
+        blocking = asyncio.create_task(reader.read_into(other, 0, made.place(1000), first))
+        await until(lambda: first.wire is not None)
+        info = ObjectInfo(url=f"{here.url}/a", size=len(PLAIN))
+        read = asyncio.create_task(reader.read_into(info, 0, made.place(1000), attempt))
+        await redirected.wait()
+        await until(lambda: attempt.wire is not None)
+        assert attempt.wire is not None
+        attempt.wire.fail(read_failed("enough", FailureCause.OVERTAKEN))
+        blocking.cancel()
+        with pytest.raises(ReadFailedError, match="enough"):
+            await read
+        await asyncio.gather(blocking, return_exceptions=True)
+        await process.aclose()
+        await near.aclose()
+
+
 @pytest.mark.sampled
 async def test_a_cancelled_read_lets_its_buffer_go_first() -> None:
     """At whatever moment."""
@@ -176,6 +216,63 @@ async def test_a_process_that_says_nothing_is_killed(monkeypatch: pytest.MonkeyP
         os.kill(made.pid, signal.SIGSTOP)
         with pytest.raises(ReadFailedError, match="was killed by SIGKILL"):
             await reader.read_into(info, 0, buffer, Attempt())
+
+
+class LateLoop:
+    """The running loop, on which time passes in which nothing runs."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.late_s = 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.loop, name)
+
+    def time(self) -> float:
+        return self.loop.time() + self.late_s
+
+    def call_at(self, when: float, callback: Callable[[], object]) -> asyncio.TimerHandle:
+        return self.loop.call_at(when - self.late_s, callback)
+
+
+async def test_a_process_that_was_stopped_with_the_whole_program_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was silent as long as nobody could listen."""
+    monkeypatch.setattr(receiver_module, "_HEARTBEAT_S", 0.1)
+    async with FakeGCS(buckets=["bucket"]) as server, far_reader(server) as (info, reader, buffer, made):
+        await made.ready()
+        late = LateLoop()
+        monkeypatch.setattr(made, "_loop", late)
+        os.kill(made.pid, signal.SIGSTOP)
+        read = asyncio.create_task(reader.read_into(info, 0, buffer, Attempt()))
+        looks: list[float] = []
+        monkeypatch.setattr(made, "look", lambda: looks.append(late.time()))
+        for _ in range(3):
+            looks.clear()
+            late.late_s += 30
+            await until(lambda: bool(looks) or not made.is_alive)
+        os.kill(made.pid, signal.SIGCONT)
+        assert await read == len(DATA)
+        assert buffer == DATA
+
+
+async def test_a_process_that_cannot_open_a_reader_takes_no_reads(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It ends instead, and says why; the reads are made by this loop."""
+    authorities = tmp_path / "ca.pem"
+    async with FakeGCS(buckets=["bucket"], tls=True) as server, processes() as made:
+        server.put("bucket", "x", DATA)
+        authorities.write_bytes(server.certificate)
+        near, spec = opened(f"{server.url}/", {"https": {"ca_file": str(authorities)}})
+        authorities.unlink()
+        process = (await made.begin()).process
+        reader = process.reader(spec, near)
+        with pytest.raises(OSError, match="exited with code 1 while it started"):
+            await process.ready()
+        assert "ca.pem" in capfd.readouterr().err
+        info = await near.stat(f"{server.url}/bucket/x")
+        assert await reader.read_into(info, 0, made.place(len(DATA)), Attempt()) == len(DATA)
+        await near.aclose()
 
 
 async def test_a_buffer_elsewhere_is_filled_by_this_loop() -> None:
@@ -225,6 +322,37 @@ async def test_processes_that_die_are_replaced_a_few_times(caplog: pytest.LogCap
             await read()
         assert (receivers.count, receivers.most, len(pids)) == (1, 1, 4)
         assert caplog.text.count("its reads are made again") == 3
+        await fetcher.aclose()
+
+
+async def test_a_process_that_cannot_be_told_what_to_open_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends, and the next one gets its chance."""
+
+    def fail(*_: object) -> BodyReader:
+        raise TypeError("cannot pickle this")
+
+    told: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(str(context["exception"])))
+    async with FakeGCS(buckets=["bucket"]) as server, processes() as made:
+        begun: list[ReceiverProcess] = []
+
+        async def begin(lost: Callable[[Receiver], None]) -> Receiver:
+            receiver = await made.begin(lost)
+            begun.append(receiver.process)
+            if len(begun) == 1:
+                monkeypatch.setattr(receiver, "reader", fail)
+            return receiver
+
+        receivers = Receivers(2, begin)
+        fetcher = Fetcher(Options(), Environment(storage_emulator_host=server.url), receivers=receivers)
+        server.put("bucket", "x", DATA)
+        info = await fetcher.stat("gs://bucket/x")
+        await until(lambda: receivers.choose() is not None and receivers.count == 2)
+        buffer = bytearray(50_000)
+        await fetcher.read(info, 0, memoryview(buffer))
+        assert buffer == DATA[: len(buffer)]
+        assert not begun[0].is_alive
+        assert told == ["cannot pickle this"]
         await fetcher.aclose()
 
 

@@ -123,6 +123,7 @@ class ReceiverProcess:
         self._gone: asyncio.Future[None] = self._loop.create_future()
         self._looked_at = self._heard_at = self._loop.time()
         self._heartbeat: asyncio.TimerHandle | None = None
+        self._tend_at = 0.0
         self._cpu_s = 0.0
         self.fallbacks: dict[str, int] = {}
         """Bodies that took aiohttp's path, by reason."""
@@ -183,7 +184,7 @@ class ReceiverProcess:
         self.tell(protocol.READ, ticket, place, body=protocol.packed(order))
         if self._heartbeat is None:
             self._heard_at = self._loop.time()
-            self._heartbeat = self._loop.call_later(_HEARTBEAT_S, self._tend)
+            self._tend_soon()
         was_cancelled = False
         while not ended.done():
             try:
@@ -221,11 +222,18 @@ class ReceiverProcess:
         self._heartbeat = None
         if not self._errands or self._gone.done():
             return
-        if self._loop.time() - self._heard_at > _SILENT_S:
+        now = self._loop.time()
+        if now - self._tend_at > _HEARTBEAT_S:
+            self._heard_at = now  # the whole program may have been stopped, this process too: it gets its time again
+        if now - self._heard_at > _SILENT_S:
             _LOGGER.warning("receiving process %d said nothing for %.0f s and is killed", self.pid, _SILENT_S)
             self._launched.process.kill()
         self.look()
-        self._heartbeat = self._loop.call_later(_HEARTBEAT_S, self._tend)
+        self._tend_soon()
+
+    def _tend_soon(self) -> None:
+        self._tend_at = self._loop.time() + _HEARTBEAT_S
+        self._heartbeat = self._loop.call_at(self._tend_at, self._tend)
 
     # --- messages ----------------------------------------------------------------------------------------------------
 

@@ -46,12 +46,24 @@ class _NotedAttempt(Attempt):
 
     def __init__(self, order: Order, tell: Callable[[], None]) -> None:
         super().__init__(order.limits)
-        self.__dict__.update(opened=order.opened, detour=order.detour, tell=tell, notes={})
+        self.__dict__.update(opened=order.opened, detour=order.detour, tell=tell, notes={}, ending=None)
+
+    def fail(self, error: StorageError) -> None:
+        """Ends what it receives; between two exchanges (a redirect, a new token), the next one."""
+        self.__dict__["ending"] = error
+        self._fail_wire()
+
+    def _fail_wire(self) -> None:
+        if self.wire is not None and self.__dict__["ending"] is not None:
+            self.wire.fail(self.__dict__["ending"])
+            self.__dict__["ending"] = None
 
     def __setattr__(self, name: str, value: object) -> None:
         self.__dict__[name] = value
         if name == "wire":
             value = value is not None
+            if value and self.__dict__.get("ending") is not None:
+                asyncio.get_running_loop().call_soon(self._fail_wire)  # the exchange is only about to begin
         if "notes" in self.__dict__:
             self.__dict__["notes"][name] = value
             if name in _TOLD:
@@ -114,8 +126,7 @@ class ReceiverHost:
         elif message.kind == protocol.LOOK:
             self._send(protocol.SEEN, body=protocol.packed_pairs(self._seen()))
         elif message.kind == protocol.OPEN:
-            spec: ReaderSpec = protocol.unpacked(message.body)
-            self._readers[ticket] = spec.open()
+            self._open(ticket, message.body)
         elif message.kind == protocol.START:
             self._send(protocol.READY)
         elif message.kind == protocol.CLOSE:
@@ -123,17 +134,26 @@ class ReceiverHost:
         elif (errand := self._errands.get(ticket)) is not None:
             self._change(errand, message)
 
+    def _open(self, recipe: int, body: bytes) -> None:
+        try:
+            spec: ReaderSpec = protocol.unpacked(body)
+            self._readers[recipe] = spec.open()
+        except Exception:  # noqa: BLE001 -- whatever a backend raises
+            # Without a reader every read of this recipe would fail here; others make these once this process is gone.
+            traceback.print_exc()
+            leave(1)
+
     def _change(self, errand: _Errand, message: Message) -> None:
         if message.kind == protocol.CANCEL:
             errand.task.cancel()
+        elif message.kind == protocol.FAIL:
+            errand.attempt.fail(protocol.unpacked(message.body))
         # A connection is used again: what is not this read's answer any more is left alone.
         elif (wire := errand.attempt.wire) is not None:
             if message.kind == protocol.ASK:
                 self._send(protocol.INPUT, message.ticket, wire.has_input())
             elif message.kind == protocol.NUDGE:
                 wire.nudge()
-            elif message.kind == protocol.FAIL:
-                wire.fail(protocol.unpacked(message.body))
 
     def _seen(self) -> list[tuple[int, int]]:
         """How far the answers have come that are being received."""

@@ -212,6 +212,7 @@ class GcsReader:
         status, headers, body = await self._ask(target, url, tokens, data)
         if status != 200:
             raise requests.answer_error(status, headers, body, url=url)
+        requests.check_written(body, url, len(data))
 
     async def aclose(self) -> None:
         """Closes connections and the token threads."""

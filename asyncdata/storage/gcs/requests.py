@@ -16,7 +16,7 @@ from urllib.parse import quote, urlencode
 
 from asyncdata.errors import StorageError, UnsupportedURLError
 from asyncdata.storage.changed import object_changed, object_resized
-from asyncdata.storage.failures import EncodedBodyError, FailureCause, read_failed
+from asyncdata.storage.failures import EncodedBodyError, FailureCause, ReadFailedError, read_failed
 from asyncdata.storage.gcs.names import Question
 from asyncdata.storage.globs import GlobPattern
 from asyncdata.storage.http1.head import ResponseHead
@@ -180,6 +180,19 @@ def parse_page(body: bytes, bucket: str, scheme: str) -> Page:
 def parse_stat(body: bytes, url: str) -> ObjectInfo:
     """The info in the answer to a metadata request."""
     return _info_of(_parse_json(body), url)
+
+
+def check_written(body: bytes, url: str, nbytes: int) -> None:
+    """Refuses the answer to an upload unless it describes an object of this size.
+
+    Proxies and login pages between here and the server answer 200 too.
+    """
+    try:
+        confirmed = parse_stat(body, url).size == nbytes
+    except ReadFailedError:
+        confirmed = False
+    if not confirmed:
+        raise read_failed("the server does not confirm what was written", FailureCause.MALFORMED, url=url)
 
 
 def _parse_json(body: bytes) -> dict[str, Any]:

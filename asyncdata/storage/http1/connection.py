@@ -334,7 +334,13 @@ class RangeConnection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Called by the event loop, last."""
         waiter = self._waiter
-        if waiter is not None and not waiter.done():
+        if self.in_body and not self._wanted:
+            # The status is known; only the words of the error are cut short.
+            if self.phase is Phase.BODY:
+                self._aside = self._aside[: self._at]
+                self.phase = Phase.COLLECT  # not to be kept
+            self._finish()
+        elif waiter is not None and not waiter.done():
             self.fail(self._lost_error(exc))
         else:
             self.close()

@@ -1,4 +1,7 @@
-"""Reads how many bytes the kernel holds for a socket, which tells a silent server from a late process."""
+"""Reads how many bytes the kernel holds for a socket.
+
+What has arrived tells a silent server from a late process; what has not left yet, from one that receives slowly.
+"""
 
 from __future__ import annotations
 
@@ -24,3 +27,12 @@ def holds_input(descriptor: int) -> bool:
         return bool(poll.poll(0))
     except OSError:
         return True  # closed beneath us: the event loop will report it
+
+
+def bytes_to_send(descriptor: int) -> int:
+    """Bytes that were written to this socket and that the other side has not confirmed; 0 where nobody knows."""
+    try:
+        (pending,) = _INT.unpack(fcntl.ioctl(descriptor, termios.TIOCOUTQ, _INT.pack(0)))
+    except (OSError, ValueError):
+        return 0  # closed, or a system that does not say this of sockets
+    return int(pending)

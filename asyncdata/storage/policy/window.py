@@ -286,7 +286,8 @@ class RequestWindow:
             # By Little's law, as many as the rate needs while a read takes as long as with few in flight.
             self._durations = Durations(self.limit)
             needed = self._rate.reads_per_s * shortest_s * _HEADROOM
-            if needed < _NEARLY * self.limit:
+            # Where the window cannot become smaller, there would be nothing to compare.
+            if needed < _NEARLY * self.limit and max(round(needed), self._least) < self.limit:
                 self._seen = self._best = self._rate.mean
                 self._base, self._base_rate = self.limit, self._rate
                 self._phase = WindowPhase.DOWN

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from asyncdata.errors import AccessDeniedError, ObjectChangedError, StorageError, UnsupportedURLError
-from asyncdata.options import Environment, Options
+from asyncdata.options import Environment, Options, RetryOptions
 from asyncdata.storage import EncodedBodyError, Fetcher, RangeIgnoredError
 from asyncdata.storage.backends import spec_for
 from asyncdata.storage.gcs.listing import LISTERS
@@ -324,6 +324,42 @@ async def test_a_proxy_is_used_when_it_is_named() -> None:
         await fetcher.read(INFO, 5, memoryview(buffer))
         assert buffer == DATA[5:1005]
         assert proxy.requests[0].target.startswith("http://storage.invalid/download/")
+        await fetcher.aclose()
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ("302 Found\r\nLocation: /login\r\nContent-Length: 0\r\n\r\n", "302"),
+        ("303 See Other\r\nLocation: /login\r\nContent-Length: 0\r\n\r\n", "303"),
+        ("307 Temporary Redirect\r\nLocation: /login\r\nContent-Length: 0\r\n\r\n", "307"),
+        ("200 OK\r\nContent-Length: 5\r\n\r\nlogin", "confirm"),
+        ('200 OK\r\nContent-Length: 33\r\n\r\n{"size": "3", "generation": "12"}', "confirm"),
+        ("200 OK\r\nContent-Length: 0\r\n\r\n", "confirm"),
+    ],
+)
+async def test_only_what_the_server_confirms_is_written(answer: str, said: str) -> None:
+    """The page behind a redirect is no answer to an upload, and another page's 200 none either."""
+
+    async def script(request: Request, peer: Peer) -> None:
+        if request.line.startswith("POST"):
+            await peer.reader.readexactly(int(request.header("content-length") or 0))
+            await peer.send(f"HTTP/1.1 {answer}".encode())
+        else:
+            await peer.send(b'HTTP/1.1 200 OK\r\nContent-Length: 33\r\n\r\n{"size": "5", "generation": "12"}')
+
+    async with RawServer(script) as server:
+        fetcher = Fetcher(
+            Options(
+                storage={"gs": {"endpoint_url": server.url, "token": "anon"}},
+                retry=RetryOptions(max_attempts=2, initial_delay_s=0.001),
+            ),
+            Environment(),
+        )
+        with pytest.raises(StorageError, match=said) as caught:
+            await fetcher.write("gs://bucket/state", b"state")
+        assert caught.value.url == "gs://bucket/state"
+        assert all(request.line.startswith("POST") for request in server.requests)
         await fetcher.aclose()
 
 

@@ -273,6 +273,33 @@ async def test_an_error_text_may_end_with_the_connection() -> None:
         assert (answer.head.status, answer.aside) == (500, b"hello")
 
 
+@pytest.mark.parametrize("how", ["close", "reset"])
+@pytest.mark.parametrize(
+    ("head", "text", "aside"),
+    [
+        (b"404 No\r\nContent-Length: 50", b"half", b"half"),
+        (b"404 No\r\nContent-Length: 50", b"", b""),
+        (b"429 Later\r\nRetry-After: 7\r\nContent-Length: 100000", b"half", b"half"),
+        (b"403 No\r\nTransfer-Encoding: chunked", b"4\r\nhalf", b"4\r\nhalf"),
+    ],
+)
+async def test_an_error_whose_text_breaks_off_stays_one(head: bytes, text: bytes, aside: bytes, how: str) -> None:
+    """Its status is known, and its words are as many as came."""
+
+    async def failing(request: Request, peer: Peer) -> None:
+        await peer.send(b"HTTP/1.1 %b\r\n\r\n%b" % (head, text))
+        await until(lambda: client.connection.in_body)  # a reset would overtake what is not yet delivered
+        peer.reset() if how == "reset" else peer.close()
+
+    async with connected(failing) as client:
+        buffer = bytearray(b"\xa5" * 1000)
+        answer = await client.get(0, memoryview(buffer))
+        assert (answer.head.status, answer.filled, answer.aside) == (int(head[:3]), 0, aside)
+        assert answer.head.headers.get("retry-after") == ("7" if head.startswith(b"429") else None)
+        assert buffer == b"\xa5" * 1000
+        assert client.connection.phase is Phase.CLOSED
+
+
 async def test_a_refused_head_places_no_byte() -> None:
     """What `accept` raises is what the caller gets, before the body is touched."""
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 import tracemalloc
 from collections.abc import Sequence
 
@@ -247,3 +248,18 @@ def test_samples_without_a_first_byte_or_time_do_no_harm() -> None:
         window.done(Sample(now=1.0, began=1.0, size=10, first_byte_s=-1.0, limited=True))
         window.refused(now=1.0, began=1.0, throttled=False)
     assert 2 <= window.limit <= 256
+
+
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_the_smallest_window_is_kept_where_reads_become_slower(most: int) -> None:
+    """Their number says that fewer would do; there are no fewer."""
+    for seed in range(samples(10, 100)):
+        draw = random.Random(seed)
+        window = RequestWindow(most=most)
+        now = 0.0
+        for number in range(1500):
+            began, now = now, now + (0.01 if number < 40 else draw.choice((0.05, 0.1))) * draw.uniform(0.9, 1.1)
+            for _ in range(window.limit):
+                seconds = (now - began) / 2
+                window.done(Sample(now=now, began=began, size=1_000_000, first_byte_s=seconds, limited=True))
+            assert min(2, most) <= window.limit <= most
