@@ -95,7 +95,7 @@ class Side:
             text=True,
             env=here(),
         )
-        self._expected = work["elements"]
+        self._expected = work.get("batches", work["elements"])
 
     def round_s(self) -> tuple[float, float]:
         """CPU seconds of a pass: of the first one of a round, and of one in its second half."""

@@ -33,6 +33,7 @@ COMMANDS: Final = {
     "demo": ("demo",),
     "elements": ("elements",),
     "functions": ("functions",),
+    "steps": ("steps",),
     "serializing": ("formats_cost", "--serializing"),
     "feed": ("feed",),
     "remote": ("remote",),

@@ -144,10 +144,11 @@ def _kept(node: transformations.Shuffle, scope: Scope) -> Kept | None:
 def _repeat(node: transformations.Repeat, scope: Scope, context: StageContext) -> Stage:
     track = begin_track(node, scope)
     # Without a fixed order repetitions are counted one by one.
-    if track is None and isinstance(node.input, Items | Range | TensorSlices):
+    once = node.input.cardinality(lambda _: 0) if isinstance(node.input, Items | Range | TensorSlices) else 0
+    if track is None and once:
         source = lower(node.input, scope.below(state=None))
-        if isinstance(source, CountedStage) and source.total:
-            return RepeatedStage(source, node.count, functools.partial(sub_index_of, scope))
+        assert isinstance(source, CountedStage)
+        return RepeatedStage(source, node.count, functools.partial(sub_index_of, scope))
     first, state = first_of(scope, context)
 
     def make(epoch: int) -> Stage:

@@ -399,6 +399,16 @@ def test_counters_wrap_around_and_random_numbers_are_uniform() -> None:
     assert abs(drawn.mean() - 2**31) < 5 * 2**32 / np.sqrt(12 * 20_000)
 
 
+def test_choices_without_an_end_of_sources_that_know_theirs() -> None:
+    """Nothing is waited for behind their last elements."""
+
+    def make(bench: Bench) -> Stage:
+        zeros = CounterStage(bench.context("counter"), 0, 0, "<i8")
+        return SampleStage(bench.context("choose"), zeros, [numbers(bench, 0, 3)], stop_on_empty=False)
+
+    assert whole(make).elements == [0, 1, 2]
+
+
 async def test_an_input_that_had_ended_before_a_state_is_closed_and_not_prepared() -> None:
     """What it reserves is free for the others, which alone say whether the stage drains."""
     bench = Bench()

@@ -98,7 +98,6 @@ class Input:
         if block is None:
             self.ended = True
             return
-        self.ended = self.stage.exhausted
         self._block = block if self._block is None else Block.concat([self._block, block])
 
     def take(self, rows: int) -> Block:

@@ -108,6 +108,7 @@ class _Slot(Input):
             mean = max(block.nbytes // len(block), 1)
             self._enough = max(1, min(self._most_rows, self._most_bytes // mean))
         super().add(block)
+        self.ended = self.ended or self.stage.exhausted
 
     @property
     def marked(self) -> list[int]:
