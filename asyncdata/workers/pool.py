@@ -530,7 +530,7 @@ class WorkerPool:
             self._notify()
             return
         if ticket == 0:
-            worker.refusal = decode_failure(message.body, where=worker.describe())
+            worker.refusal = message.lost or decode_failure(message.body, where=worker.describe())
             return
         call = self._dispatcher.finish(worker, ticket)
         if call is None:
@@ -546,7 +546,11 @@ class WorkerPool:
             self._busy_ns += message.first
             worker.tasks_done += 1
             worker.busy_ns += message.first
-        if kind == messages.FAILED:
+        if message.lost is not None:
+            # The shortage is this process's: the worker has done its part, and would have to do it again.
+            what = f"what {worker.describe()} has sent cannot be received"
+            call.post(STOPPED, refused(what, message.lost, stage="worker processes"))
+        elif kind == messages.FAILED:
             call.post(kind, (message.body, worker.describe()))
         else:
             call.post(kind, message.body)

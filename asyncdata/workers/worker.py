@@ -206,7 +206,7 @@ class Worker:
 
     def _readable(self, fd: int, channel: Channel) -> None:
         try:
-            received = channel.receive()
+            received = channel.receive(lossy=True)
         except BlockingIOError:
             return
         except (EOFError, OSError):
@@ -229,7 +229,7 @@ class Worker:
         for fd, channel in list(self._reading.items()):
             while fd in self._reading:
                 try:
-                    received = channel.receive()
+                    received = channel.receive(lossy=True)
                 except OSError:
                     break  # drained; a descendant of the process holds the other end open
                 except EOFError:
