@@ -75,11 +75,13 @@ class ResumableSession:
     Attributes:
         draft: The object to be.
         writer: The bytes so far.
+        size: Of the object, if it was announced.
         finished: The resource of the object, once it is made: not the object, whose bytes go when it is deleted.
     """
 
     draft: Draft
     writer: BodyWriter
+    size: int | None = None
     finished: dict[str, Any] | None = None
 
 

@@ -35,7 +35,7 @@ class PipelineProfile:
         plan: Its steps as written, in one line.
         epoch: Number of the iteration.
         options: The options that were given, as text, without storage options, which may hold secrets.
-        began_s: When it was started, by the monotonic clock.
+        began_s: When it was started, or found running by ``asyncdata profile --pid``, by the monotonic clock.
         stats: Its statistics at the end.
         every_s: Seconds between two moments.
         moments: Its counters over time, the oldest first.

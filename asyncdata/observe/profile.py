@@ -235,13 +235,13 @@ class Profile:
 
     def _watch_all(self) -> None:
         sampler = StackSampler(lambda: {self._consumer: "your loop"}, self._lines)
-        due_s = clock() + TICK_S
-        every_s = min(TICK_S, 1 / self.sample_hz) if self.sample_hz else TICK_S
+        ticks = _Beat(TICK_S, clock())
+        looks = _Beat(1 / self.sample_hz, clock()) if self.sample_hz else None
+        every_s = TICK_S if looks is None else min(TICK_S, looks.every_s)
         while not self._leave.acquire(timeout=every_s):
-            if self.sample_hz:
+            if looks is not None and looks.comes(clock()):
                 sampler.look()
-            if clock() >= due_s:
-                due_s += TICK_S * max(1, (clock() - due_s) // TICK_S)
+            if ticks.comes(clock()):
                 self._tick(at_once=False)
 
     def _tick(self, *, at_once: bool) -> list[_Recording]:
@@ -266,6 +266,21 @@ class Profile:
                 dropped_pipelines=self._dropped,
                 trace=tuple(ring.read() for ring in rings),
             )
+
+
+class _Beat:
+    """A moment that comes every so many seconds; those that nobody asked for in time are left out."""
+
+    def __init__(self, every_s: float, now: float) -> None:
+        self.every_s = every_s
+        self._due_s = now + every_s
+
+    def comes(self, now: float) -> bool:
+        """Whether it has come since the last one."""
+        if now < self._due_s:
+            return False
+        self._due_s += self.every_s * max(1, (now - self._due_s) // self.every_s)
+        return True
 
 
 def _shown(options: Options) -> dict[str, str]:

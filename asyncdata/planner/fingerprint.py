@@ -33,6 +33,9 @@ _ENCODING: Final = ("utf-8", "surrogatepass")
 _ITEMS: Final = 1 << 16
 _FEW: Final = 1 << 10
 """Items of which the checksum of an array is formed; of objects, which have to be written as text, fewer."""
+_SIGNS: Final = "?@=;#"
+"""One of these is in each URL that has secrets; of a hundred thousand names of files, hardly any has one."""
+_SCHEME_BYTES: Final = 32
 _STATE: Final = 2
 """Where the state is in what pickle makes of an object."""
 _BATCH_SIZE: Final = re.compile(r"^((?:padded_|ragged_)?batch)\(size=\d+(?:, )?")
@@ -102,13 +105,12 @@ def _shown(value: Any) -> str:
 
 
 def _text(value: Any) -> str:
-    if isinstance(value, str):
-        # There may be a hundred thousand names of files, of which hardly any can have a secret.
-        return repr(redact_url(value) if any(sign in value for sign in "?@=;#") else value)
-    if value is None or isinstance(value, bytes | bool | int | float | np.generic):
+    if isinstance(value, str | bytes):
+        return _unsigned(value)
+    if value is None or isinstance(value, bool | int | float | np.generic):
         return str(value)
     if isinstance(value, np.ndarray):
-        return f"{value.dtype}{list(value.shape)} {_sum(value):08x}"
+        return _of_array(value)
     if isinstance(value, tuple | list):
         return f"[{', '.join(map(_text, value))}]"
     if isinstance(value, Mapping):
@@ -120,6 +122,26 @@ def _text(value: Any) -> str:
     name = function_name(value) if callable(value) else type(value).__qualname__
     made = _made_of(value)
     return f"{name}({', '.join(map(_text, made))})" if made else name
+
+
+def _unsigned(value: str | bytes) -> str:
+    """Of a URL without secrets, which may be other ones the next time; of bytes, which may be long, if one begins."""
+    if isinstance(value, str):
+        return repr(redact_url(value) if any(sign in value for sign in _SIGNS) else value)
+    if b"://" in value[:_SCHEME_BYTES] and any(sign.encode() in value for sign in _SIGNS):
+        value = redact_url(value.decode(errors="surrogateescape")).encode(errors="surrogateescape")
+    return str(value)
+
+
+def _of_array(array: npt.NDArray[Any]) -> str:
+    """What an array is, and a checksum; of URLs with secrets without these, of which the type has the length."""
+    if array.dtype.kind in "US":
+        items = array.ravel()
+        whole = items[:: max(1, len(items) // _FEW)].tolist()
+        unsigned = list(map(_unsigned, whole))
+        if unsigned != [str(item) if isinstance(item, bytes) else repr(item) for item in whole]:
+            return f"{array.dtype.kind}{list(array.shape)} {zlib.crc32(', '.join(unsigned).encode(*_ENCODING)):08x}"
+    return f"{array.dtype}{list(array.shape)} {_sum(array):08x}"
 
 
 def _made_of(value: Any) -> list[Any]:

@@ -30,10 +30,11 @@ from asyncdata.options import ErrorPolicy
 from asyncdata.redaction import redact_url
 from asyncdata.runtime.quarantine import Quarantine, describe
 from asyncdata.runtime.reading.source_table import SourceTable
-from asyncdata.runtime.state.skipped import Failure, Skipped, identity_of
+from asyncdata.runtime.state.skipped import Counted, Failure, Skipped, identity_of
 from asyncdata.workers.failure import ends_program, in_a_line
 
 _LOGGER: Final = logging.getLogger(__name__)
+_NOTHING: Final = Counted(0, 0)
 _SHARD_ERRORS: Final = (DataError, ObjectNotFoundError, ObjectChangedError)
 
 
@@ -79,7 +80,17 @@ class Skips:
             label: The step.
             around: The epoch and the inner dataset.
         """
-        return Guard(self, self._tallies.setdefault(place, Tally(label)), around)
+        tally = self._tallies.get(place)
+        if tally is None:
+            tally = self._tallies[place] = Tally(label, before=self._counted_before(place, label))
+        return Guard(self, tally, around)
+
+    def _counted_before(self, place: str, label: str) -> Counted:
+        before = self._before
+        if before.places is not None:
+            return before.places.get(place, _NOTHING)
+        # States of before 0.2.20 have the failures by label, which is that of several steps, and the most seen by any.
+        return Counted(before.seen, before.steps.get(label, 0))
 
     def ends_shard(self, error: BaseException) -> bool:
         """Whether an error of a source ends only the shard it happened in."""
@@ -120,6 +131,10 @@ class Skips:
             unread_bytes=self._bytes,
             seen=self._seen(),
             steps=self._steps(),
+            places={
+                **(self._before.places or {}),
+                **{place: tally.counted for place, tally in self._tallies.items()},
+            },
         )
 
     def _seen(self) -> int:
@@ -175,8 +190,7 @@ class Skips:
             return f"and max_skipped is {policy.max_skipped}"
         if policy.max_fraction is not None:
             # Of this step alone: what others have seen depends on how far ahead of it they are.
-            seen = self._before.seen + tally.seen
-            failed = self._before.steps.get(tally.label, 0) + tally.skipped
+            seen, failed = tally.counted
             # Of no failure at all there is nothing to estimate: the first one is too many.
             if (seen >= policy.min_elements or not policy.max_fraction) and failed > policy.max_fraction * seen:
                 return f"{failed} of the {seen} elements of this step, and max_fraction is {policy.max_fraction:g}"
@@ -206,12 +220,19 @@ class Tally:
         seen: Elements, those that failed included.
         skipped: Those of them that failed; shards that ended early count as one each.
         in_a_row: Of those, the last ones, with nothing good between them.
+        before: What it had seen before the interruption.
     """
 
     label: str
     seen: int = 0
     skipped: int = 0
     in_a_row: int = 0
+    before: Counted = _NOTHING
+
+    @property
+    def counted(self) -> Counted:
+        """All of it, with what was seen before the interruption."""
+        return Counted(self.before.seen + self.seen, self.before.failed + self.skipped)
 
 
 class Guard:

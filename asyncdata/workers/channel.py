@@ -183,8 +183,11 @@ class Channel:
                 os.close(fd)
         return True
 
-    def receive(self) -> list[Message]:
+    def receive(self, *, lossy: bool = False) -> list[Message]:
         """Reads from the socket once and returns the messages that are complete.
+
+        Args:
+            lossy: Returns also messages whose body or descriptor this process had no room for; they say so.
 
         Returns:
             One message on SOCK_SEQPACKET; none or several on SOCK_STREAM.
@@ -192,6 +195,7 @@ class Channel:
         Raises:
             EOFError: The other side closed, or is gone.
             BlockingIOError: Nothing to read, on a channel that does not block.
+            OSError: A body or a descriptor did not arrive, and `lossy` is not set.
         """
         limit = _STREAM_READ_BYTES if self._stream else self._limit
         try:
@@ -205,11 +209,11 @@ class Channel:
         if not data:
             raise EOFError
         if not self._stream:
-            return [self._parse(data)]
+            return [self._parse(data, lossy=lossy)]
         self._partial += data
-        return self._cut()
+        return self._cut(lossy=lossy)
 
-    def _cut(self) -> list[Message]:
+    def _cut(self, *, lossy: bool) -> list[Message]:
         messages: list[Message] = []
         partial, position = self._partial, 0
         while len(partial) - position >= _PREFIX_BYTES:
@@ -217,22 +221,30 @@ class Channel:
             end = begin + int.from_bytes(partial[position:begin], "little")
             if len(partial) < end:
                 break
-            messages.append(self._parse(bytes(partial[begin:end])))
+            messages.append(self._parse(bytes(partial[begin:end]), lossy=lossy))
             position = end
         del partial[:position]
         return messages
 
-    def _parse(self, data: bytes) -> Message:
+    def _parse(self, data: bytes, *, lossy: bool) -> Message:
         kind, flags, ticket, first, second = HEAD.unpack_from(data)
-        if flags & (ATTACHED | PASSED):
-            if not self._descriptors:
-                text = "a message came without its descriptor: this process has too many files open"
-                raise OSError(errno.EMFILE, text)
-            fd = self._descriptors.popleft()
-            if flags & PASSED:
-                return Message(kind, ticket, first, second, data[HEAD.size :], fd)
-            return Message(kind, ticket, first, second, load_body(fd, second))
+        try:
+            if flags & (ATTACHED | PASSED):
+                fd = self._take_descriptor()
+                if flags & PASSED:
+                    return Message(kind, ticket, first, second, data[HEAD.size :], fd)
+                return Message(kind, ticket, first, second, load_body(fd, second))
+        except OSError as error:
+            if not lossy:
+                raise
+            return Message(kind, ticket, first, second, b"", lost=error)
         return Message(kind, ticket, first, second, data[HEAD.size :])
+
+    def _take_descriptor(self) -> int:
+        if not self._descriptors:
+            text = "a message came without its descriptor: this process has too many files open"
+            raise OSError(errno.EMFILE, text)
+        return self._descriptors.popleft()
 
     @property
     def has_backlog(self) -> bool:

@@ -351,10 +351,10 @@ def main(setup: Setup) -> NoReturn:
             mapped.madvise(mmap.MADV_DONTDUMP)
         handler, mark = _load_handler(setup["handler"]), Mark(setup["crash_fd"])
         worker = WorkerLoops(tasks=tasks, control=control, arena=memoryview(mapped), handler=handler, mark=mark)
+        threading.Thread(target=worker.watch, name="asyncdata-watchdog", daemon=True).start()
     except BaseException as exc:  # noqa: BLE001 -- whatever it is, the parent must hear of it
         tasks.send(messages.FAILED, 0, body=encode_failure(exc))
         leave(1)
-    threading.Thread(target=worker.watch, name="asyncdata-watchdog", daemon=True).start()
     tasks.send(messages.READY, 0, os.getpid())
     try:
         worker.run()

@@ -54,6 +54,7 @@ class Message(NamedTuple):
         second: GRANT: size in bytes. NEED: what for, a number of the program's. With a body: its length.
         body: Payload, reply, program or encoded failure.
         fd: A descriptor that was handed over, the receiver's from now on; -1 without one.
+        lost: Why the body, or the descriptor, did not arrive; only for receivers that say they can do without.
     """
 
     kind: int
@@ -62,3 +63,4 @@ class Message(NamedTuple):
     second: int
     body: bytes
     fd: int = -1
+    lost: OSError | None = None

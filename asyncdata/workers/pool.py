@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import functools
 import itertools
 import logging
@@ -494,6 +495,17 @@ class WorkerPool:
     def _on_launched(self, name: str, future: asyncio.Future[Launched]) -> None:
         self._spawning.discard(future)
         error = future.exception()
+        if error is None:
+            loop, launched = future.get_loop(), future.result()
+            try:
+                worker = Worker(name, launched, loop=loop, on_message=self._on_message, on_gone=self._on_gone)
+            except RuntimeError as exc:  # where a thread would wait for its end, and the system has none
+                launched.discard()
+                error = OSError(errno.EAGAIN, str(exc))
+            else:
+                self._workers[worker] = None
+                if self._closing:
+                    self._dismiss(worker)
         if error is not None:
             text = f"{self._plan.executable!r} cannot be started"
             failure = PipelineError(f"{text}: {error}")
@@ -502,12 +514,6 @@ class WorkerPool:
             failure.__cause__ = error
             self._fail_start(failure)
             self._replenish()
-        else:
-            loop, launched = future.get_loop(), future.result()
-            worker = Worker(name, launched, loop=loop, on_message=self._on_message, on_gone=self._on_gone)
-            self._workers[worker] = None
-            if self._closing:
-                self._dismiss(worker)
         self._notify()
 
     def _on_message(self, worker: Worker, message: Message) -> None:
@@ -530,7 +536,7 @@ class WorkerPool:
             self._notify()
             return
         if ticket == 0:
-            worker.refusal = decode_failure(message.body, where=worker.describe())
+            worker.refusal = message.lost or decode_failure(message.body, where=worker.describe())
             return
         call = self._dispatcher.finish(worker, ticket)
         if call is None:
@@ -546,7 +552,11 @@ class WorkerPool:
             self._busy_ns += message.first
             worker.tasks_done += 1
             worker.busy_ns += message.first
-        if kind == messages.FAILED:
+        if message.lost is not None:
+            # The shortage is this process's: the worker has done its part, and would have to do it again.
+            what = f"what {worker.describe()} has sent cannot be received"
+            call.post(STOPPED, refused(what, message.lost, stage="worker processes"))
+        elif kind == messages.FAILED:
             call.post(kind, (message.body, worker.describe()))
         else:
             call.post(kind, message.body)

@@ -54,7 +54,11 @@ class Process:
         return self._popen.returncode if self._known else None
 
     def watch(self, loop: asyncio.AbstractEventLoop, gone: Callable[[], None]) -> None:
-        """Calls ``gone`` on ``loop``, once, when the process has ended and was reaped."""
+        """Calls ``gone`` on ``loop``, once, when the process has ended and was reaped.
+
+        Raises:
+            RuntimeError: The system has no thread left that would wait for it, where there are no pidfds.
+        """
         self._loop = loop
         if self._pidfd >= 0:
             loop.add_reader(self._pidfd, self._reap, gone)
@@ -65,8 +69,9 @@ class Process:
             with contextlib.suppress(RuntimeError):  # the loop was closed; nobody asks any more
                 loop.call_soon_threadsafe(self._waited, gone)
 
-        self._waiter = threading.Thread(target=wait, name=f"asyncdata-wait-{self.pid}", daemon=True)
-        self._waiter.start()
+        waiter = threading.Thread(target=wait, name=f"asyncdata-wait-{self.pid}", daemon=True)
+        waiter.start()
+        self._waiter = waiter
 
     def _reap(self, gone: Callable[[], None]) -> None:
         try:

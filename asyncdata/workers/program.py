@@ -14,6 +14,7 @@ have results too, side by side, as if the failed rows did not exist.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -184,6 +185,7 @@ def _call_each(
     limit_ns = program.limit_ns
     mark = None if limit_ns is None else mark
     function: Callable[..., Any] | None = None
+    pid = os.getpid()
     for row in todo:
         if results.is_full:
             return sorted(failed), row
@@ -202,12 +204,14 @@ def _call_each(
                 if mark is not None and limit_ns is not None:
                     mark.enter(row, limit_ns)
                 value = as_element(function(*passed, **kwargs))
+            _end_copy(pid)
             if mark is not None:
                 mark.leave()
             results.add(value, row)
         except GrantDeniedError:
             raise
         except BaseException as error:  # noqa: BLE001 -- reported with the row
+            _end_copy(pid)
             if mark is not None:
                 mark.leave()
             explain_call(error, function, passed, kwargs)
@@ -217,6 +221,12 @@ def _call_each(
                 return [*((bad, known) for bad, known in failed if bad < row), (row, blob)], task.count
             failed.append((row, blob))
     return sorted(failed), task.count
+
+
+def _end_copy(pid: int) -> None:
+    """Ends a copy of the process that user code forked and let return: the memory for results is the original's."""
+    if os.getpid() != pid:
+        os._exit(0)
 
 
 def generator(keys: tuple[int, int], origin: Rows, position: int) -> np.random.Generator:

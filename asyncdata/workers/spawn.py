@@ -11,6 +11,7 @@ ends workers when the thread that started them ends. This also ends them when th
 from __future__ import annotations
 
 import asyncio
+import errno
 import marshal
 import os
 import queue
@@ -224,7 +225,10 @@ class Spawner:
         self._started = False
 
     def submit(self, work: Callable[[], T], dispose: Callable[[T], object]) -> asyncio.Future[T]:
-        """Runs ``work`` in the thread; where its loop has gone meanwhile, ``dispose`` gets the result."""
+        """Runs ``work`` in the thread; where its loop has gone meanwhile, ``dispose`` gets the result.
+
+        A thread that the system refuses is an OSError of the future, and the next call tries again.
+        """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
 
@@ -247,11 +251,18 @@ class Spawner:
                 if result is not None:
                     dispose(result)
 
+        try:
+            self._begin()
+        except RuntimeError as error:
+            future.set_exception(OSError(errno.EAGAIN, str(error)))
+        else:
+            self._orders.put(order)
+        return future
+
+    def _begin(self) -> None:
         if not self._started:
             self._thread.start()
             self._started = True
-        self._orders.put(order)
-        return future
 
     def _work(self) -> None:
         # A new process inherits the mask: Ctrl-C finds it deaf until it has said that it ignores SIGINT.

@@ -31,6 +31,9 @@ class Worker:
         loop: The pool's loop.
         on_message: Called with each message of the tasks channel and of the control channel.
         on_gone: Called once, when the process has ended and every message it sent was delivered.
+
+    Raises:
+        RuntimeError: There is no thread to wait for the process, where it takes one. Nothing is watched.
     """
 
     def __init__(
@@ -68,9 +71,9 @@ class Worker:
         self._on_gone = on_gone
         self._reading = {self._tasks.fileno(): self._tasks, self._control.fileno(): self._control}
         self._writing: set[int] = set()
+        self.process.watch(loop, self._gone)
         for fd, channel in self._reading.items():
             loop.add_reader(fd, self._readable, fd, channel)
-        self.process.watch(loop, self._gone)
 
     @property
     def pid(self) -> int:
@@ -206,7 +209,7 @@ class Worker:
 
     def _readable(self, fd: int, channel: Channel) -> None:
         try:
-            received = channel.receive()
+            received = channel.receive(lossy=True)
         except BlockingIOError:
             return
         except (EOFError, OSError):
@@ -229,7 +232,7 @@ class Worker:
         for fd, channel in list(self._reading.items()):
             while fd in self._reading:
                 try:
-                    received = channel.receive()
+                    received = channel.receive(lossy=True)
                 except OSError:
                     break  # drained; a descendant of the process holds the other end open
                 except EOFError:

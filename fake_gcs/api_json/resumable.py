@@ -13,7 +13,7 @@ from fake_gcs.errors import GCSError, invalid
 from fake_gcs.messages import Request, Response, Sink
 from fake_gcs.service import Draft, ResumableSession, Service
 
-_MIN_CHUNK_BYTES = 256 * 1024
+_CHUNK_BYTES = 256 * 1024
 
 
 def session_of(service: Service, request: Request) -> tuple[str, ResumableSession]:
@@ -57,7 +57,16 @@ class ChunkSink:
         self._failed = False
         self._refused = False
         self._before = session.writer.size, session.writer.checksum.copy()
+        if session.finished is None:
+            self._check_total()
         self._check_place(asked.start or 0)
+
+    def _check_total(self) -> None:
+        size, total = self._session.size, self._asked.total
+        if None not in {size, total} and total != size:
+            raise invalid(f"The Content-Range is of {total} bytes, but {size} were announced.")
+        if total is not None and self._session.writer.size > total:
+            raise invalid(f"The Content-Range is of {total} bytes, but {self._session.writer.size} have been received.")
 
     def _check_place(self, offset: int) -> None:
         have = self._session.writer.size
@@ -75,6 +84,8 @@ class ChunkSink:
             raise invalid("A status query carries no bytes.")
         if self._asked.stop is not None and offset + len(data) > self._asked.stop:
             raise invalid("The body is longer than its Content-Range.")
+        if self._session.size is not None and offset + len(data) > self._session.size:
+            raise invalid(f"These are more than the {self._session.size} bytes that were announced.")
         self._check_place(offset)
         if new := data[self._session.writer.size - offset :]:
             self._session.writer.write(new)
@@ -90,10 +101,12 @@ class ChunkSink:
         if asked.stop is not None and self._received != asked.stop - (asked.start or 0):
             raise invalid("The body is shorter than its Content-Range.")
         whole = self._request.header("content-range") is None
+        if whole and session.size not in {None, have}:
+            raise invalid(f"The body is shorter than the {session.size} bytes that were announced.")
         if whole or (asked.total is not None and have >= asked.total):
             return self._complete()
-        if asked.start is not None and asked.total is None and self._received < _MIN_CHUNK_BYTES:
-            raise invalid(f"All chunks but the last must have {_MIN_CHUNK_BYTES} bytes or more.")
+        if asked.start is not None and (self._received % _CHUNK_BYTES or not self._received):
+            raise invalid(f"All chunks but the last must have a multiple of {_CHUNK_BYTES} bytes.")
         session.writer.rest()
         headers = [("Range", f"bytes=0-{have - 1}")] if have else []
         if self._request.header("x-guploader-no-308") == "yes":  # For clients to whom 308 is a redirect.

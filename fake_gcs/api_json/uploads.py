@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
@@ -20,6 +21,7 @@ from fake_gcs.objects.record import SETTABLE, ObjectVersion
 from fake_gcs.service import Draft, ResumableSession, Service
 
 _MAX_METADATA_BYTES = 4 << 20
+_SIZE = re.compile(r"[0-9]{1,18}\Z")
 
 
 def insert_object(service: Service, request: Request) -> Sink:
@@ -170,7 +172,11 @@ class StartSink:
         media_type = request.header("x-upload-content-type") or ""
         draft = draft_from(request, read_object(bytes(self._text)), media_type)
         draft.conditions.check(self._service.catalogue.find(draft.bucket, draft.name))
-        session = ResumableSession(draft, self._service.catalogue.new_body())
+        announced = request.header("x-upload-content-length")
+        if announced and not _SIZE.match(announced):
+            raise invalid(f"Invalid X-Upload-Content-Length: {announced[:40]!r}")
+        size = int(announced) if announced else None
+        session = ResumableSession(draft, self._service.catalogue.new_body(), size)
         session.writer.rest()
         key, dropped = self._service.resumable.add(session)
         if dropped is not None:

@@ -203,3 +203,27 @@ def test_multiprocessing_children() -> None:
         assert sum(len(batch) for batch in it) == 72
     """)
     assert (code, out, err) == (0, "80\n", "")
+
+
+@pytest.mark.parametrize("executor", ["process", "thread"])
+@pytest.mark.parametrize("end", ["return -1", "raise ValueError(x)"])
+def test_a_copy_that_comes_out_of_a_user_function_ends(end: str, executor: str) -> None:
+    """It shares the memory for results with the original, which it must not write to."""
+    code, out, err = run(f"""
+        def twin(x):
+            if os.environ.get("copy"):
+                print("a copy goes on", file=sys.stderr, flush=True)
+                os._exit(1)
+            if x == 3:
+                pid = os.fork()
+                if not pid:
+                    os.environ["copy"] = "1"
+                    {end}
+                os.waitpid(pid, 0)
+            return x
+
+        options = ad.Options(errors=ad.ErrorPolicy(max_skipped=3), num_workers=1)
+        numbers = ad.Dataset.range(8).map(twin, executor={executor!r}).batch(8).with_options(options)
+        print([batch.tolist() for batch in numbers])
+    """)
+    assert (code, out, err) == (0, "[[0, 1, 2, 3, 4, 5, 6, 7]]\n", "")

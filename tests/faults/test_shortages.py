@@ -225,6 +225,26 @@ def test_no_threads_for_functions(started: int, monkeypatch: pytest.MonkeyPatch)
         assert [batch.tolist() for batch in dataset] == [[0, 1, 2, 3]]
 
 
+@pytest.mark.parametrize("name", ["asyncdata-spawner", "asyncdata-wait"])
+def test_no_threads_for_worker_processes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The iteration raises when some starts have failed, and leaves no process; a later one finds them."""
+    monkeypatch.delattr("os.pidfd_open")  # as on systems where a thread waits for each process
+    threads = FewThreads(name, monkeypatch)
+    dataset = ad.Dataset.range(4).map(abs, 1).batch(4)
+    threads.left = 0
+    with ad.Runtime(ad.Options(num_workers=1)):
+        left: list[tuple[set[int], set[int]]] = []
+        for _ in range(2):
+            with pytest.raises(ad.SystemResourceError, match="cannot be started: can't start new thread; "):
+                list(dataset)
+            children = {process.pid for process in procfs.processes() if process.parent == os.getpid()}
+            left.append((set(procfs.descriptors()), children))
+        assert left[0] == left[1]
+        assert not left[0][1]
+        threads.left = None
+        assert [batch.tolist() for batch in dataset] == [[0, 1, 2, 3]]
+
+
 @pytest.mark.parametrize("started", [0, 1])
 @pytest.mark.parametrize("name", ["asyncdata-quarantine", "asyncdata-close"])
 def test_no_threads_for_the_quarantine_list(

@@ -16,7 +16,7 @@ import pytest
 
 import asyncdata as ad
 from asyncdata.observe.parts import LineStats
-from asyncdata.observe.profile import MOST_PIPELINES, active_profile
+from asyncdata.observe.profile import MOST_PIPELINES, _Beat, active_profile
 from asyncdata.observe.profile_report import SCHEMA
 from tests.patience import LIMIT_S, wait_until
 from tests.samples import samples
@@ -395,6 +395,13 @@ def test_how_often(hz: float) -> None:
     """What makes no sense is refused."""
     with pytest.raises(ValueError, match="sample_hz"):
         ad.profile(sample_hz=hz)
+
+
+def test_rare_looks_are_as_rare_as_was_asked_for() -> None:
+    """Also rarer than snapshots are taken; what was missed does not come all at once."""
+    looks = _Beat(2.0, 10.0)
+    assert [each / 4 for each in range(40, 80) if looks.comes(each / 4)] == [12.0, 14.0, 16.0, 18.0]
+    assert [looks.comes(now) for now in (30.3, 30.4, 31.9, 32.0)] == [True, True, False, True]
 
 
 def test_reads_of_pipelines_before_do_not_count(tmp_path: Path) -> None:

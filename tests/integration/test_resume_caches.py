@@ -141,6 +141,26 @@ def test_a_state_that_is_refused_leaves_the_cache_alone() -> None:
         assert plain(list(dataset.iterator(epoch=0))) == plain(list(make(1).iterator(epoch=0)))
 
 
+@pytest.mark.parametrize("repeats", [1, 2], ids=["filling", "kept"])
+def test_a_state_that_is_refused_late_leaves_the_cache_alone(repeats: int) -> None:
+    """By a step that finds out when it is to begin at it: the next run fills the cache as if nothing had been."""
+
+    def make() -> ad.Dataset:
+        kept = ad.Dataset.range(20).shuffle(20).cache()
+        return ad.Dataset.zip((kept.repeat(repeats), ad.Dataset.from_generator(lambda: iter(range(40)))))
+
+    with make().with_options(ad.Options(seed=1)).iterator() as it:
+        for _ in range(20 * repeats - 5):
+            next(it)
+        state = json.loads(json.dumps(it.state_dict()))
+    state["state"]["mark"]["inputs"][1] = {"~": "state", "mark": {"value": 3}, "skip": 0}
+    dataset = make()
+    with pytest.raises(ad.StateError, match="needs state="):
+        list(dataset.iterator(state=with_checksum(state)))
+    seeded = ad.Options(seed=2)
+    assert list(dataset.with_options(seeded).iterator(epoch=0)) == list(make().with_options(seeded).iterator(epoch=0))
+
+
 def test_a_run_that_was_overtaken_is_resumed_as_itself() -> None:
     """Another run has filled the cache while this one made its own elements, in its own order."""
     with ad.Runtime(ad.Options(num_workers=0)):

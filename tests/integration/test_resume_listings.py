@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import asyncdata as ad
@@ -352,3 +353,25 @@ def test_a_shard_that_has_ended_goes_on_behind_the_list(index: int, tmp_path: Pa
         assert len(list(it)) == (1 if index == 3 else 2)
         state = it.state_dict()
     assert list(names.iterator(state=state)) == []
+
+
+@pytest.mark.parametrize(
+    "kept", [list, np.array, lambda urls: [url.encode() for url in urls], lambda urls: np.array(urls, "S")]
+)
+@pytest.mark.parametrize(
+    "source", [ad.Dataset.from_tensor_slices, lambda urls: ad.Dataset.from_tensors(urls).repeat(3)]
+)
+def test_elements_that_are_urls_may_be_signed_anew(source: Any, kept: Any) -> None:
+    """As texts, as bytes and in arrays, of another length too: the state is of the same dataset; not of other URLs."""
+
+    def signed(signature: str, names: list[str]) -> ad.Dataset:
+        urls = [f"https://host/{name}?X-Goog-Date=1&X-Goog-Signature={signature}" for name in names]
+        return source(kept(urls))  # type: ignore[no-any-return]  # both sources make datasets
+
+    with signed("one", NAMES).iterator() as it:
+        next(it)
+        state = it.state_dict()
+    rest = list(signed("another", NAMES).iterator(state=state))
+    assert str(rest) == str(list(signed("another", NAMES))[1:])
+    with pytest.raises(ad.StateError, match="another pipeline"):
+        list(signed("one", NAMES[::-1]).iterator(state=state))

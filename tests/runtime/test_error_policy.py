@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import logging
 from typing import Any
 
@@ -14,12 +16,14 @@ from asyncdata.errors import (
     MemoryLimitError,
     ObjectChangedError,
     ObjectNotFoundError,
+    StateError,
     TooManyErrorsError,
     TransientStorageError,
 )
 from asyncdata.options import ErrorPolicy
 from asyncdata.runtime.error_policy import Skips, sum_up
 from asyncdata.runtime.reading.source_table import SourceTable
+from asyncdata.runtime.state.skipped import Counted, Skipped, from_json, to_json
 
 ORIGIN = np.array([0, 7, 0, 21])
 
@@ -75,6 +79,42 @@ def test_a_fraction_does_not_depend_on_how_far_other_steps_are() -> None:
         assert first.skip(ValueError(), ORIGIN) is None
         second.passed(18)
         assert [second.skip(ValueError(), ORIGIN) is None for _ in range(3)] == [True, True, False]
+
+
+def test_a_fraction_is_that_of_each_step_behind_a_state() -> None:
+    """Also where several steps run one function: none has what another one has seen, or its failures."""
+    policy: dict[str, Any] = {"max_skipped": None, "max_fraction": 0.1, "min_elements": 10}
+    first = skips(**policy)
+    first.guard("p", "map(f)").passed(90)
+    assert [first.guard("p", "map(f)").skip(ValueError(number), ORIGIN + number) for number in range(9)] == [None] * 9
+    first.guard("q", "map(f)").passed(30)
+    assert [first.guard("q", "map(f)").skip(ValueError(number), ORIGIN - number) for number in range(2)] == [None] * 2
+    before = Skipped()
+    for _ in range(2):  # also behind a state that is taken behind a state
+        news = first.news()
+        assert news is not None
+        before = from_json(json.loads(json.dumps(to_json({"": news}))))[""]
+        first = Skips(ErrorPolicy(**policy), SourceTable(), None, before)
+    for place in ("p", "q"):
+        again = Skips(ErrorPolicy(**policy), SourceTable(), None, before).guard(place, "map(f)")
+        found = [again.skip(ValueError(number), ORIGIN + 100 + number) for number in range(2)]
+        assert [error is None for error in found] == [True, False]
+    # Of a release that wrote no counts of steps: by the failures of all with this name, and the most seen.
+    again = Skips(ErrorPolicy(**policy), SourceTable(), None, dataclasses.replace(before, places=None)).guard(
+        "q", "map(f)"
+    )
+    again.passed(20)
+    assert [again.skip(ValueError(), ORIGIN + 200 + number) is None for number in range(2)] == [True, False]
+
+
+@pytest.mark.parametrize("counted", [[1], [1, -1], [1, 2, 3], ["1", 2], 3])
+def test_damaged_counts_of_steps_are_refused(counted: Any) -> None:
+    """As damage of the state."""
+    document = to_json({"": Skipped(places={"p": Counted(1, 1)})})
+    assert from_json(document)[""].places == {"p": (1, 1)}
+    document[""]["places"]["p"] = counted
+    with pytest.raises(StateError, match="damaged"):
+        from_json(document)
 
 
 @pytest.mark.parametrize("passed", [0, 10, 10_000])

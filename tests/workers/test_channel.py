@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import selectors
@@ -165,6 +166,25 @@ def test_a_message_that_lost_its_descriptor_is_an_error(pair: Pair) -> None:
     theirs._descriptors = _Sieve()  # type: ignore[assignment]  # drops what arrives, as a full table does
     with pytest.raises(OSError, match="without its descriptor"):
         theirs.receive()
+    theirs._descriptors = deque()
+
+
+def test_a_receiver_can_do_without_what_was_lost(pair: Pair) -> None:
+    """It gets the head of the message, and those before and behind it as they were sent."""
+    ours, theirs = pair
+    ours.send(REPLY, 1, body=b"before")
+    fd = store_body(b"body")
+    ours.send_attached(REPLY, 2, 3, fd=fd, size=4)
+    os.close(fd)
+    ours.send(REPLY, 4, body=b"behind")
+    theirs._descriptors = _Sieve()  # type: ignore[assignment]  # drops what arrives, as a full table does
+    received: list[Message] = []
+    while len(received) < 3:
+        received += theirs.receive(lossy=True)
+    assert [(message.ticket, message.body) for message in received] == [(1, b"before"), (2, b""), (4, b"behind")]
+    assert [message.lost is None for message in received] == [True, False, True]
+    assert isinstance(received[1].lost, OSError)
+    assert received[1].lost.errno == errno.EMFILE
     theirs._descriptors = deque()
 
 

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
+import resource
 import select
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from asyncdata.errors import CloseTimeoutError, PipelineClosedError, WorkerDiedError
+from asyncdata.errors import CloseTimeoutError, PipelineClosedError, SystemResourceError, WorkerDiedError
+from asyncdata.testing import procfs
 from tests.patience import turns, until
 from tests.samples import samples
 from tests.workers import handlers
@@ -25,6 +29,23 @@ async def until_replaced(kit: Kit, deaths: int) -> None:
     """Waits until the pool has noticed so many deaths and is complete again."""
     await until(lambda: kit.pool.stats().deaths >= deaths)
     await kit.pool.ready()
+
+
+@contextlib.contextmanager
+def no_descriptors() -> Iterator[None]:
+    """This process can open nothing."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(procfs.descriptors()) + 2, limits[1]))
+    held: list[int] = []
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                held.append(os.dup(0))
+        yield
+    finally:
+        for fd in held:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 def make_fifo(directory: Path) -> Path:
@@ -168,6 +189,18 @@ async def test_a_long_reply_without_descriptors_is_an_error_of_the_task(make_kit
     kit = await make_kit(num_workers=1)
     with pytest.raises(OSError, match="Too many open files"):
         await kit.run(handlers.fill_descriptor_table)
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["seqpacket", "stream"])
+async def test_a_pool_without_descriptors_ends_no_worker(make_kit: MakeKit, stream: bool) -> None:
+    """What it cannot receive is an error of that call; the worker has done its part, and does the next one."""
+    kit = await make_kit(num_workers=1, stream=stream)
+    pids = kit.pids()
+    assert await kit.run(handlers.twice, b"x") == b"xx"
+    with no_descriptors(), pytest.raises(SystemResourceError, match=r"cannot be received.*ulimit -n"):
+        await kit.run(handlers.twice, bytes(3000))
+    assert await kit.run(handlers.twice, bytes(3000)) == bytes(6000)
+    assert (kit.pids(), kit.pool.stats().deaths) == (pids, 0)
 
 
 async def test_a_host_program_that_reaps_all_children_does_no_harm(make_kit: MakeKit) -> None:

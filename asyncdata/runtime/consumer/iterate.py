@@ -37,7 +37,7 @@ from asyncdata.runtime.consumer.positions import Positions
 from asyncdata.runtime.consumer.readings import Readings
 from asyncdata.runtime.life.running import Running, prepare
 from asyncdata.runtime.state.document import PlanLines, SavedState, from_document, to_document
-from asyncdata.runtime.state.filling import memory_cells
+from asyncdata.runtime.state.filling import fillings_of, memory_cells, put_back
 from asyncdata.runtime.state.news import NOTHING, News
 from asyncdata.runtime.state.order_log import OrderLogWriter
 from asyncdata.runtime.state.tracks import UNTOUCHED, Saved, SavedTrack
@@ -79,6 +79,7 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
     def _begin(self, epoch: int, saved: SavedState | None, position: int = 0) -> None:
         """Starts a pipeline, at the beginning of an epoch, at a state, or where a run that is repeated began."""
         self._pid = os.getpid()  # of the pipeline: a forked child may load a state, and has one of its own then
+        self._fillings = fillings_of(self._plan)
         running = prepare(self._plan, epoch, saved, position)
         self._cells = memory_cells(running.cargo.plan)
         self._filled_before = tuple(cell.filling for cell in self._cells)
@@ -245,6 +246,8 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
     def _fail(self, error: BaseException) -> None:
         """Ends the iteration with an error."""
         self._ended, self._error, self._failure = True, error, in_a_line(error)
+        if isinstance(error, StateError):
+            put_back(self._fillings)
 
     # --- state -------------------------------------------------------------------------------------------------
 

@@ -103,6 +103,18 @@ def memory_cells(plan: Node) -> list[Any]:
     return [node.cell for node in walk(plan) if isinstance(node, Cache) and node.filename is None]
 
 
+def fillings_of(plan: Node) -> list[tuple[Any, Filling | None]]:
+    """What caches in memory keep, and the runs that fill it as it is now; for `put_back`."""
+    return [(cell, cell.filling) for cell in memory_cells(plan)]
+
+
+def put_back(fillings: Sequence[tuple[Any, Filling | None]]) -> None:
+    """A state was refused: what is still empty is not to be filled by the run that it names."""
+    for cell, filling in fillings:
+        if cell.images is None:
+            cell.filling = filling
+
+
 def brought_back(plan: Node, fillings: Sequence[Filling | None]) -> Node:
     """The plan, with caches in memory as they were: filled by the same run, or to be filled by it, or by none.
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -35,6 +36,18 @@ class Failure(NamedTuple):
     in_a_row: int
 
 
+class Counted(NamedTuple):
+    """What one step has seen.
+
+    Attributes:
+        seen: Elements, those that failed included.
+        failed: Those of them that failed.
+    """
+
+    seen: int
+    failed: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skipped:
     """What one policy has let pass in an epoch.
@@ -45,6 +58,8 @@ class Skipped:
         unread_bytes: Of these, what was not read.
         seen: Elements that the step with the most of them has seen.
         steps: Failures by step.
+        places: What each step has seen, by its place in the plan: several steps may have one name. None in states that
+            releases before 0.2.20 wrote.
         failures: The last ones.
     """
 
@@ -53,6 +68,7 @@ class Skipped:
     unread_bytes: int = 0
     seen: int = 0
     steps: Mapping[str, int] = field(default_factory=dict)
+    places: Mapping[str, Counted] | None = None
     failures: tuple[Failure, ...] = ()
 
     def then(self, later: Skipped) -> Skipped:
@@ -87,6 +103,7 @@ def to_json(skipped: Mapping[str, Skipped]) -> dict[str, Any]:
             "unread_bytes": part.unread_bytes,
             "seen": part.seen,
             "steps": dict(part.steps),
+            **({} if part.places is None else {"places": {step: [*of] for step, of in part.places.items()}}),
             "failures": value_to_json(np.array([failure.identity for failure in part.failures], np.int64)),
             "in_a_row": value_to_json(np.array([failure.in_a_row for failure in part.failures], np.int64)),
         }
@@ -109,7 +126,11 @@ def from_json(parts: Any) -> dict[str, Skipped]:
 def _part(part: Any) -> Skipped:
     numbers = {name: part[name] for name in ("elements", "shards", "unread_bytes", "seen")}
     steps = {str(label): count for label, count in part["steps"].items()}
-    if not all(type(number) is int and number >= 0 for number in (*numbers.values(), *steps.values())):
+    places = part.get("places")
+    if places is not None:
+        places = {str(place): Counted(*counted) for place, counted in places.items()}
+    counts = chain(numbers.values(), steps.values(), *(places or {}).values())
+    if not all(type(number) is int and number >= 0 for number in counts):
         raise ValueError("a number is none")
     identities, in_a_row = (value_from_json(part[name]).tolist() for name in ("failures", "in_a_row"))
-    return Skipped(**numbers, steps=steps, failures=tuple(map(Failure, identities, in_a_row)))
+    return Skipped(**numbers, steps=steps, places=places, failures=tuple(map(Failure, identities, in_a_row)))

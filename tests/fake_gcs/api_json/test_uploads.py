@@ -184,10 +184,34 @@ def test_a_status_query_with_bytes_is_refused(server: FakeGCS) -> None:
     assert "Range" not in put(server, place, b"", "bytes */3").headers
 
 
-def test_small_chunks_are_refused_but_for_the_last(memory: FakeGCS) -> None:
-    """Less than 256 KiB with an unknown total is 400."""
+def test_small_and_odd_chunks_are_refused_but_for_the_last(memory: FakeGCS) -> None:
+    """What is no multiple of 256 KiB is 400, whether the total is known or not."""
     assert put(memory, start(memory), b"abc", "bytes 0-2/*").status == 400
+    assert put(memory, start(memory), b"abc", "bytes 0-2/4").status == 400
+    assert put(memory, start(memory), bytes(CHUNK + 1), f"bytes 0-{CHUNK}/*").status == 400
+    assert put(memory, start(memory), bytes(CHUNK + 1), f"bytes 0-{CHUNK}/{3 * CHUNK}").status == 400
+    assert put(memory, start(memory), bytes(2 * CHUNK), f"bytes 0-{2 * CHUNK - 1}/{3 * CHUNK}").status == 308
     assert put(memory, start(memory), b"abc", "bytes 0-2/3").status == 200
+
+
+def test_as_many_bytes_come_as_were_announced(memory: FakeGCS) -> None:
+    """More, fewer, or another total: 400, and the upload goes on where it was."""
+    place = start(memory, X_Upload_Content_Length=str(CHUNK + 3))
+    assert put(memory, place, bytes(CHUNK), f"bytes 0-{CHUNK - 1}/{2 * CHUNK}").status == 400
+    assert put(memory, place, bytes(2 * CHUNK), f"bytes 0-{2 * CHUNK - 1}/*").status == 400
+    assert put(memory, place, b"", f"bytes */{CHUNK}").status == 400
+    assert ask(memory, "PUT", place, bytes(CHUNK)).status == 400
+    assert ask(memory, "PUT", place, bytes(CHUNK + 4)).status == 400
+    assert "Range" not in put(memory, place, b"", "bytes */*").headers
+    assert put(memory, place, bytes(CHUNK), f"bytes 0-{CHUNK - 1}/*").status == 308
+    assert put(memory, place, b"end", f"bytes {CHUNK}-{CHUNK + 2}/{CHUNK + 3}").json["size"] == str(CHUNK + 3)
+    assert ask(memory, "PUT", start(memory, X_Upload_Content_Length="4"), b"data").json["size"] == "4"
+    place = start(memory)
+    assert put(memory, place, bytes(2 * CHUNK), f"bytes 0-{2 * CHUNK - 1}/*").status == 308
+    assert put(memory, place, b"", f"bytes */{CHUNK}").status == 400
+    assert put(memory, place, b"", f"bytes */{2 * CHUNK}").status == 200
+    refused = send(memory, "POST", f"{UP}?uploadType=resumable&name=x", {}, X_Upload_Content_Length="-1")
+    assert refused.status == 400
 
 
 def test_conditions_hold_at_the_end_too(server: FakeGCS) -> None:
