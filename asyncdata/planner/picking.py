@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from asyncdata.options import Options
 from asyncdata.plan.combining import ChooseFrom, Concatenate, SampleFrom
 from asyncdata.plan.files import FramedFile, PickedRows, TarSamples, WholeFile
 from asyncdata.plan.node import Node, walk
@@ -122,8 +123,10 @@ def made_of(node: Node, rows: PickedRows) -> Node:
     below = made_of(node.input, rows)
     if isinstance(node, Enumerate):
         return EnumeratePicked(input=below, start=node.start, places=rows.places)
-    # What is left out keeps its place in the plan, by which random numbers are keyed.
-    return Take(input=below, count=-1) if isinstance(node, _CHOOSING) else node.with_inputs((below,))
+    if not isinstance(node, _CHOOSING):
+        return node.with_inputs((below,))
+    # What is left out keeps its place in the plan, and is a step if it was one: these are keys of random numbers.
+    return Take(input=below, count=-1) if node.steps else WithOptions(input=below, options=Options())
 
 
 def once(names: Node, *, repeated: bool) -> Node:

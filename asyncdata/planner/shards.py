@@ -93,7 +93,8 @@ def drawn_anew(node: Node, options: Options) -> Node | None:
     if options.seed is not None:
         return None
     for each, after in _walk(node, Behind("shard")):
-        if draws_once(each) or _draws_order(each, options, after):
+        has_drawn = draws_once(each) or getattr(each, "drawn_by", None) is not None
+        if has_drawn or _draws_order(each, options, after):
             return each
     return None
 

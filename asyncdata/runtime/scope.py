@@ -130,7 +130,7 @@ class Services:
         self._storages: list[tuple[Storage, Access]] = []
         self._accounts: dict[str, Account] = {}
         self._occupants: dict[str, int] = {}
-        self._executors: dict[tuple[str | int, ...], tuple[Executor, tuple[Callable[..., Any], ...]]] = {}
+        self._executors: dict[tuple[Any, ...], tuple[Executor, tuple[Callable[..., Any], ...]]] = {}
         self._by_program: dict[tuple[str, bytes], ProcessExecutor] = {}
         self._programs: list[ProcessExecutor] = []
         self._opened = 0
@@ -231,6 +231,8 @@ class Services:
         self._occupants[place] -= 1
         if self._occupants[place]:
             return  # another epoch, or another inner dataset, has the same accounts
+        if any(meter.alive.open for at, meter in self.meters.items() if at == place or at.startswith(f"{place}.")):
+            return  # an inner dataset of other steps has some of them here
         inside = (f"{place} ", f"{place}.")
         for key in [key for key in self._accounts if key.startswith(inside)]:
             self.budget.close(self._accounts.pop(key))
@@ -246,8 +248,8 @@ class Services:
     ) -> Executor:
         """What runs the tasks of a stage at this place.
 
-        Inner datasets at one place may differ in their functions, or in what these have closed over; each program is
-        sent to the workers once.
+        Inner datasets at one place may differ in their functions, in what these have closed over, and in how they are
+        called; each program is sent to the workers once.
 
         Args:
             place: Of the stage.
@@ -255,15 +257,17 @@ class Services:
             make: Makes the program.
             functions: Those of the program.
         """
-        key: tuple[str | int, ...] = (place, *map(id, functions))
+        program = make()
+        how = (program.rng, program.depth, program.zero_copy, program.stack, program.narrow, program.skip)
+        key = (place, kind, how, *map(id, functions))
         known = self._executors.get(key)
         if known is not None:
             return known[0]
         executor: Executor
         if kind == "process":
-            executor = self.process_executor(place, make())
+            executor = self.process_executor(place, program)
         else:
-            executor = ThreadExecutor(self.threads, self.runtime.arena, make())
+            executor = ThreadExecutor(self.threads, self.runtime.arena, program)
         # The functions are kept with it: as long as they live no other function has their ids.
         self._executors[key] = executor, functions
         if len(self._executors) > _MOST_EXECUTORS:

@@ -168,6 +168,12 @@ KINDS: dict[str, Callable[[Path], ad.Dataset]] = {
     "shard of files": lambda p: mine(p).interleave(ad.TFRecordDataset, 2, 3),
     "shard of lines": lambda p: mine(p, "txt").prefetch(2).interleave(ad.TextLineDataset, 3),
     "shard of records": lambda p: names(p, "tfrecord").interleave(ad.TFRecordDataset, 3).shard(3, 1),
+    "shard of records, random map": lambda p: (
+        names(p, "tfrecord").interleave(ad.TFRecordDataset, 3).shard(3, 1).map(numbered, rng=True)
+    ),
+    "ignored errors, random map": lambda p: (
+        names(p, "tfrecord").interleave(ad.TFRecordDataset, 3).ignore_errors().map(numbered, rng=True)
+    ),
     "shard, filter": lambda p: mine(p).interleave(ad.TFRecordDataset, 2).filter(some).map(doubled),
     "shard, filter inside": lambda p: mine(p).interleave(lambda f: ad.TFRecordDataset(f).filter(some), 2),
     "shard, shuffle inside": lambda p: mine(p).interleave(lambda f: ad.TFRecordDataset(f).shuffle(20, seed=2), 3),

@@ -259,14 +259,15 @@ def lower_inner(node: Node, scope: Scope) -> Stage:
     services = scope.services
     if not node.inputs and scope.within is None and not scope.behind.shard:
         return lower(node, scope)  # there may be very many, and there is nothing to rewrite
-    if not node.inputs and hasattr(node, "url"):
+    if not node.inputs and hasattr(node, "url") and not node.draws:
         # One file has an order of its own.
         if scope.within is None:
             return lower(node, scope)
         return _tracked(node, scope, services.tracks.begin(scope.within, 0), is_dataset=True)
     services.runtime.idle_options.warn(idle_inside(node, services.settings))
     # Seeds that its steps drew follow from the seed of the pipeline.
-    plan = rewrite(node, services.options, scope.behind._replace(redrawn=True))
+    scope = scope._replace(behind=scope.behind._replace(redrawn=True))
+    plan = rewrite(node, services.options, scope.behind)
     if scope.within is not None:
         part = unordered_part(plan, deterministic=scope.ordered, is_inner=True)
         if part.refused is not None:
