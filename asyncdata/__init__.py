@@ -107,7 +107,7 @@ if TYPE_CHECKING:
     from asyncdata.storage.backends import register_backend as register_backend
     from asyncdata.workers.failure import UserFunctionError as UserFunctionError
 
-__version__ = "0.2.19"
+__version__ = "0.2.20"
 
 _HOMES = {
     "asyncdata.dataset.dataset": ("Dataset",),
