@@ -113,8 +113,8 @@ class RetryOptions(OptionRecord):
         max_attempts: Attempts in total, including the first. Progress inside a body does not reset the count.
         initial_delay_s: Upper bound of the first delay; delays are uniform in [0, upper bound] (full jitter).
         max_delay_s: Where the doubling of the upper bound stops.
-        deadline_s: No new attempt starts this long after the first one began. If an object's size is known only when
-            its body ends, the attempt that opens it is also limited to this time.
+        deadline_s: No new attempt is asked for this long after the first one began. If an object's size is known only
+            when its body ends, the attempt that opens it is also limited to this time.
     """
 
     max_attempts: int = 20

@@ -13,6 +13,7 @@ import pytest
 
 import asyncdata as ad
 from asyncdata.formats.tfrecord import encode_many
+from asyncdata.runtime.consumer.iterate import PipelineIterator
 from tests.runtime.stages import oracle
 
 D = ad.Dataset
@@ -147,6 +148,34 @@ def test_shuffling_by_seed_and_epoch() -> None:
     assert sorted(repeated[:50]) == sorted(repeated[50:]) == list(range(50))
     unseeded = D.range(50).shuffle(50)
     assert ints(unseeded) != ints(unseeded)
+
+
+def test_an_iterator_that_could_not_start_is_no_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next one has its number, also after a state; others that begin meanwhile keep theirs."""
+    folder = tmp_path / "missing"
+    ds = D.range(50).shuffle(50, seed=3).with_options(ad.Options(order_log=folder / "log"))
+    with D.range(50).shuffle(50, seed=3).iterator(epoch=4) as it:
+        of_epoch_4 = it.state_dict()
+    for state in (None, of_epoch_4):
+        with pytest.raises(ad.SystemResourceError, match="order log"):
+            ds.iterator(state=state)
+    folder.mkdir()
+    with ds.iterator() as it:
+        assert it.epoch == 0
+
+    real = PipelineIterator._begin
+
+    def fails(*_: Any) -> None:
+        monkeypatch.setattr(PipelineIterator, "_begin", real)
+        with ds.iterator() as other:
+            assert other.epoch == 2
+        raise KeyError("stop")
+
+    monkeypatch.setattr(PipelineIterator, "_begin", fails)
+    with pytest.raises(KeyError):
+        ds.iterator()
+    with ds.iterator() as it:
+        assert it.epoch == 3
 
 
 @pytest.mark.parametrize("step", ["take", "prefetch", "map", "batch"])

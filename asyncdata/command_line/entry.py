@@ -165,6 +165,8 @@ def _bytes(text: str) -> int:
     count = int(number) * _UNITS[unit]
     if count < 4 * MIB:
         raise argparse.ArgumentTypeError(f"{text!r} is less than 4M")
+    if count > sys.maxsize:
+        raise argparse.ArgumentTypeError(f"{text!r} is more than this machine can address")
     return count
 
 

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import dataclasses
 import itertools
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -28,6 +29,7 @@ HELP: Final = "report the format of files, and the sizes and contents of their r
 
 _IMAGES: Final[Mapping[str, str]] = {"a JPEG image": "jpg", "a PNG image": "png", "a GIF": "gif"}
 _MOST_FINDINGS: Final = 100
+_END: Final = object()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _count(text: str) -> int:
     if not text.isdigit():
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of records")
-    return int(text)
+    return min(int(text), sys.maxsize)
 
 
 class _Kind:
@@ -232,7 +234,7 @@ def _read(one: _Kind, limit: int, options: Options, images: _Images | None, disp
                     if images is not None:
                         images.save(content)
                     display.show(one.records, lambda: f"records of {grouped(len(one.urls), 'file')}")
-                one.is_all = not limit or one.records < limit or next(iterator, None) is None
+                one.is_all = not limit or one.records < limit or next(iterator, _END) is _END
         except AsyncdataError as error:
             unreadable.append(str(error))
         for finding in findings.new():

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
@@ -18,6 +18,9 @@ from asyncdata.formats.signatures import look_of
 _MOST_FIELDS: Final = 1000
 _MOST_SHAPES: Final = 4
 _DEEPEST: Final = 20
+
+
+Range: TypeAlias = "tuple[float, float] | None"
 
 
 class Sizes:
@@ -56,6 +59,10 @@ class Sizes:
         raise AssertionError("the median is one of the sizes")
 
 
+def _wider(known: Range, least: float, most: float) -> Range:
+    return (least, most) if known is None else (min(known[0], least), max(known[1], most))
+
+
 @dataclass(slots=True)
 class FieldSummary:
     """One field of the records.
@@ -64,16 +71,16 @@ class FieldSummary:
         records: How many records have it.
         dtypes: Of its values.
         shapes: Of its values; empty once they are too many to tell.
-        least: The smallest number, or the length of the shortest text or byte string.
-        most: The largest, likewise.
+        numbers: The smallest and the largest one.
+        lengths: Of the shortest and the longest text or byte string.
         looks: What its byte strings look like.
     """
 
     records: int = 0
     dtypes: set[str] = field(default_factory=set)
     shapes: set[tuple[int, ...]] | None = field(default_factory=set)
-    least: float | int | None = None
-    most: float | int | None = None
+    numbers: Range = None
+    lengths: Range = None
     looks: set[str] = field(default_factory=set)
 
     def add(self, value: Any) -> None:
@@ -84,7 +91,7 @@ class FieldSummary:
         elif isinstance(value, bytes | str):
             self.dtypes.add(type(value).__name__)
             self._shape(())
-            self._range(len(value), len(value))
+            self.lengths = _wider(self.lengths, len(value), len(value))
             self._look(value)
         else:
             array = _array_of(value)
@@ -101,9 +108,9 @@ class FieldSummary:
             if isinstance(each, list | np.ndarray):
                 self._values(_array_of(each))
                 continue
-            self.dtypes.add(type(each).__name__)
+            self.dtypes.add("none" if each is None else type(each).__name__)
             if isinstance(each, bytes | str):
-                self._range(len(each), len(each))
+                self.lengths = _wider(self.lengths, len(each), len(each))
                 self._look(each)
 
     def _numbers(self, array: Any) -> None:
@@ -111,17 +118,13 @@ class FieldSummary:
             array = array[np.isfinite(array)]
             if not array.size:
                 return
-        self._range(array.min().item(), array.max().item())
+        self.numbers = _wider(self.numbers, array.min().item(), array.max().item())
 
     def _shape(self, shape: tuple[int, ...]) -> None:
         if self.shapes is not None:
             self.shapes.add(shape)
             if len(self.shapes) > _MOST_SHAPES:
                 self.shapes = None
-
-    def _range(self, least: float, most: float) -> None:
-        self.least = least if self.least is None else min(self.least, least)
-        self.most = most if self.most is None else max(self.most, most)
 
     def _look(self, value: bytes | str) -> None:
         if isinstance(value, bytes) and (look := look_of(value[:16], file=False)):
@@ -130,7 +133,8 @@ class FieldSummary:
     def figures(self) -> dict[str, Any]:
         """The same as plain data."""
         texts = bool(self.dtypes) and self.dtypes <= {"bytes", "str", "none"}
-        limits = {"min_bytes": self.least, "max_bytes": self.most} if texts else {"min": self.least, "max": self.most}
+        least, most = (self.lengths if texts else self.numbers) or (None, None)
+        limits = {"min_bytes": least, "max_bytes": most} if texts else {"min": least, "max": most}
         return {
             "records": self.records,
             "dtypes": sorted(self.dtypes),

@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import dataclasses
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -155,7 +156,7 @@ def run(arguments: argparse.Namespace, options: Options, results: ResultPrinter,
     results.say(summary + (wrong if check.found else good))
     results.document(
         files=files,
-        formats={str(kind): len(files) for kind, files in located.by_kind().items()},
+        formats=dict(Counter(str(each.kind) for each in located.files)),
         records=check.records,
         bytes=check.bytes,
         object_checksums=sum(each.info.crc32c is not None for each in located.files),

@@ -40,6 +40,11 @@ class Epochs:
         number, self.following = self.following, self.following + 1
         return number
 
+    def take_back(self, number: int) -> None:
+        """That epoch did not begin; its number is the next one's, unless another one has begun meanwhile."""
+        if self.following == number + 1:
+            self.following = number
+
     def go_on(self, number: int) -> None:
         """The next epoch has this number."""
         self.following = number
@@ -52,7 +57,14 @@ def started(node: Node, epochs: Epochs, epoch: int | None, state: Mapping[str, A
             raise ValueError("a state says which epoch it is of: give either epoch or state")
         return PipelineIterator(node, 0, state, epochs.go_on)
     chosen = arguments.integer_or_none("epoch", epoch, least=0)
-    return PipelineIterator(node, epochs.begin() if chosen is None else chosen, None, epochs.go_on)
+    if chosen is not None:
+        return PipelineIterator(node, chosen, None, epochs.go_on)
+    number = epochs.begin()
+    try:
+        return PipelineIterator(node, number, None, epochs.go_on)
+    except BaseException:
+        epochs.take_back(number)
+        raise
 
 
 def collected(node: Node) -> PipelineIterator | None:

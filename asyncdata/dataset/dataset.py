@@ -460,8 +460,8 @@ class Dataset:
 
         If a record's checksum does not match, or ``map``, ``filter`` or a parser raises for an element, this element is
         skipped. If a file cannot be read further (damaged framing, missing, replaced), the rest of the file is skipped.
-        If 10,000 elements in a row fail in one step, the pipeline ends with ``TooManyErrorsError``. For a quota and a
-        list of the skipped elements, see ``Options.errors``.
+        If more than 10,000 elements in a row fail in one step (or ``ErrorPolicy.max_in_a_row``), the pipeline ends with
+        ``TooManyErrorsError``. For a quota and a list of the skipped elements, see ``Options.errors``.
 
         Args:
             log_warning: Log every failure.
@@ -579,9 +579,9 @@ class Dataset:
 
         As in tf.data, one part of the result is this dataset unchanged. The other part is drawn from the dataset once
         more, and keeps each element with the probability that its class needs to reach the target. The two parts are
-        mixed at random until one of them ends. This dataset is therefore read twice (four times without
-        `initial_dist`), and an element may occur twice; put a `cache` before it if reading is expensive. If the target
-        of a class is 0, the first part is empty, and nothing is read or occurs twice.
+        mixed at random until one of them ends. This dataset is therefore read twice (three times without
+        `initial_dist`), and an element may occur twice; put a `cache` before it if reading is expensive. With
+        `initial_dist`, if the target of a class is 0, the first part is empty, and nothing is read or occurs twice.
 
         Args:
             class_func: Returns the class of an element: an integer from 0 to ``len(target_dist) - 1``. Runs on the

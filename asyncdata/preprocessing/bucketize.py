@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
 from asyncdata import arguments
 from asyncdata.memory.ragged import RaggedArray
@@ -50,11 +51,18 @@ class Bucketize(MapFunction):
             TypeError: The leaf holds no numbers.
         """
         values = numbers(leaf)
+        if isinstance(leaf, RaggedArray) and values.ndim > 1:
+            if self.output_mode != "int":
+                raise TypeError(f"rows of numbers are needed for {self.output_mode!r}, not rows of arrays")
+            return RaggedArray.from_nested_row_splits(self._bins(values), leaf.nested_row_splits)
         shape = None if isinstance(leaf, RaggedArray) else values.shape
         tokens = TokenLeaf(values.ravel(), shape, leaf if isinstance(leaf, RaggedArray) else None)
-        with np.errstate(over="ignore"):  # what float32 cannot hold is infinite
-            bins = np.searchsorted(self._boundaries, values.ravel().astype(np.float32), side="right")
+        bins = self._bins(values.ravel())
         return encoded(bins, tokens, self.output_mode, depth=len(self.boundaries) + 1, dtype=self._dtype)
+
+    def _bins(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        with np.errstate(over="ignore"):  # what float32 cannot hold is infinite
+            return np.searchsorted(self._boundaries, values.astype(np.float32), side="right").astype(np.int32)
 
     def __element_spec__(self, given: Any) -> Any:
         """Returns the spec of the result for a leaf of the spec `given`."""

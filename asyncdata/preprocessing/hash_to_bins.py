@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, ClassVar
 
 import numpy as np
@@ -51,6 +52,8 @@ class HashToBins(MapFunction):
         self._mask: Any = as_bytes(mask_value) if isinstance(mask_value, str | bytes) else mask_value
         if self._mask is not None and not isinstance(self._mask, bytes):
             self._mask = arguments.number("mask_value", self._mask)
+            if not math.isfinite(self._mask):
+                raise ValueError(f"mask_value must be finite, not {self._mask}")
         self._dtype = np.int64 if output_mode == "int" else np.float32
 
     def __call__(self, leaf: Any) -> Any:

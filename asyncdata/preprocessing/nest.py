@@ -82,8 +82,10 @@ class ByLeaf:
 
 def whole(nest: Nest, parts: tuple[Any, ...]) -> Any:
     """Returns the element that `map` passes: a tuple in parts, a namedtuple and everything else as it is."""
-    one = len(parts) == 1 and (not isinstance(nest, tuple) or _is_namedtuple(parts[0]))
-    return parts[0] if one else parts
+    if len(parts) != 1:
+        return parts
+    is_whole = _is_namedtuple(parts[0]) or (isinstance(parts[0], tuple) and isinstance(nest, tuple) and len(nest) > 1)
+    return parts[0] if is_whole or not isinstance(nest, tuple) else parts
 
 
 def leaves_of(nest: Nest, path: Path = ()) -> Iterator[tuple[Path, Any]]:
@@ -107,15 +109,24 @@ def filled(nest: Nest, values: Iterator[Any]) -> Nest:
     return None if nest is None else next(values)
 
 
-def leaf_at(element: Any, path: Path) -> Any:
-    """Returns the leaf of an element.
+def paired(nest: Nest, element: Any, path: Path = ()) -> Iterator[tuple[Path, Any, Any]]:
+    """Yields the leaves of a nest with their paths and what an element has there.
 
     Raises:
-        KeyError: There is none.
+        KeyError: It has no such leaf.
+        TypeError: It is nested otherwise.
     """
-    for depth, key in enumerate(path):
-        element = _part(element, key, path[:depth])
-    return element
+    if isinstance(nest, Mapping):
+        for key, part in nest.items():
+            yield from paired(part, _part(element, key, path), (*path, key))
+    elif isinstance(nest, tuple):
+        for index, (part, at) in enumerate(zip(nest, _parts(nest, element), strict=True)):
+            yield from paired(part, at, (*path, index))
+    elif nest is not None:
+        if isinstance(element, tuple | Mapping):
+            where = f"the leaf {name_of(path)!r}" if path else "an element"
+            raise TypeError(f"functions must be nested like the elements: {where} is {arguments.shown(element)}")
+        yield path, nest, element
 
 
 def name_of(path: Path) -> str:
@@ -142,6 +153,12 @@ def _part(element: Any, key: Any, path: Path) -> Any:
     raise KeyError(f"elements have no leaf {name_of((*path, key))!r}: here is {has}")
 
 
+def _parts(nest: tuple[Any, ...], element: Any) -> tuple[Any, ...]:
+    if not isinstance(element, tuple) or len(element) != len(nest):
+        raise TypeError(f"the functions are for tuples of {len(nest)} parts, not for {arguments.shown(element)}")
+    return element
+
+
 def _applied(nest: Nest, element: Any, path: Path, call: Callable[[Any], Any] = lambda function: function) -> Any:
     if nest is None:
         return element
@@ -149,9 +166,8 @@ def _applied(nest: Nest, element: Any, path: Path, call: Callable[[Any], Any] = 
         made = {k: _applied(n, _part(element, k, path), (*path, k), call) for k, n in nest.items()}
         return {**element, **made}
     if isinstance(nest, tuple):
-        if not isinstance(element, tuple) or len(element) != len(nest):
-            raise TypeError(f"the functions are for tuples of {len(nest)} parts, not for {arguments.shown(element)}")
-        parts = [_applied(n, part, (*path, i), call) for i, (n, part) in enumerate(zip(nest, element, strict=True))]
+        pairs = zip(nest, _parts(nest, element), strict=True)
+        parts = [_applied(n, part, (*path, i), call) for i, (n, part) in enumerate(pairs)]
         return type(element)(*parts) if _is_namedtuple(element) else tuple(parts)
     with named(path):
         return call(nest)(element)

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from asyncdata import arguments
+from asyncdata.memory.ragged import RaggedArray
 from asyncdata.preprocessing.function import MapFunction, are_float32, on_values
 from asyncdata.spec import ArraySpec, RaggedSpec
 
@@ -63,8 +64,11 @@ class Normalize(MapFunction):
 
         Raises:
             TypeError: The leaf holds no numbers.
-            ValueError: Its axes have other lengths than the mean's.
+            ValueError: Its axes have other lengths than the mean's, or one of them is ragged.
         """
+        deepest = -min(self.axis, default=0)
+        if isinstance(leaf, RaggedArray) and deepest >= np.ndim(leaf.flat_values):
+            raise ValueError(f"axis={self.axis} is ragged in rows of the shape {leaf.shape}")
         return on_values(self._normalized, leaf)
 
     def _normalized(self, values: npt.NDArray[Any]) -> npt.NDArray[np.float32]:

@@ -57,7 +57,7 @@ class Quantiles:
         if not found.count:
             raise ValueError("there is no number to learn quantiles from: every value is missing (NaN)")
         values, weights = found.weighted()
-        if len(values) < self.bins:
+        if len(values) == found.count < self.bins:
             boundaries = values[:-1]  # as in Keras: no more boundaries than values lie below the greatest
         else:
             ranks = np.cumsum(weights) / weights.sum()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from asyncdata.preprocessing.function import MapFunction
-from asyncdata.preprocessing.nest import Nest, leaf_at, leaves_of, named, whole
+from asyncdata.preprocessing.nest import Nest, leaves_of, named, paired, whole
 
 
 class Summary(Protocol):
@@ -54,12 +54,12 @@ class Summarize:
 
     def __call__(self, *parts: Any) -> Partial:
         """Summarizes an element that `map` passes, a tuple in parts."""
-        return self.of(whole(self._learners, parts))
+        found = []
+        for path, learner, leaf in paired(self._learners, whole(self._learners, parts)):
+            with named(path):
+                found.append(learner.summary(leaf))
+        return Partial(found)
 
     def of(self, element: Any) -> Partial:
-        """Summarizes an element."""
-        found = []
-        for path, learner in leaves_of(self._learners):
-            with named(path):
-                found.append(learner.summary(leaf_at(element, path)))
-        return Partial(found)
+        """Summarizes an element, as `map` would."""
+        return self(*element) if type(element) is tuple else self(element)

@@ -24,7 +24,7 @@ from asyncdata.errors import SystemResourceError, refused
 from asyncdata.formats.compression import check_compression_type
 from asyncdata.formats.crc32c import Bytes
 from asyncdata.formats.tfrecord import encode_many
-from asyncdata.replacing import check_replaceable, open_partial, remove_left_behind
+from asyncdata.replacing import check_replaceable, open_partial, remove_left_behind, sync_folder
 from asyncdata.storage.local.paths import path_of
 from asyncdata.storage.urls import scheme_of
 
@@ -41,12 +41,12 @@ class BinarySink(Protocol):
 
 
 def _as_bytes(record: Any) -> bytes:
-    """Returns a copy; rejects numbers, texts, and arrays of objects, whose bytes are addresses."""
+    """Returns a copy; rejects numbers, texts (NumPy's, too), and arrays of objects, whose bytes are addresses."""
     try:
         view = memoryview(record)
     except (TypeError, ValueError):  # numpy has no buffer for dates
         view = None
-    if view is None or "O" in view.format:
+    if view is None or not view.ndim or "O" in view.format or "w" in view.format:
         raise TypeError(f"a record must be bytes, not {arguments.shown(record)}")
     return bytes(view)
 
@@ -64,7 +64,7 @@ class TFRecordWriter:
         (3, 11, True)
 
     Attributes:
-        records: Records written so far.
+        records: Records given to the writer so far.
         payload_bytes: Their bytes, without framing and before compression.
         file_bytes: Bytes given to the file so far; final after ``close()``.
     """
@@ -117,6 +117,8 @@ class TFRecordWriter:
             kept = record if isinstance(record, bytes) else _as_bytes(record)
             self._gathered.append(kept)
             self._gathered_bytes += len(kept)
+            self.records += 1
+            self.payload_bytes += len(kept)
             if self._gathered_bytes >= _WRITE_BYTES:
                 self.flush()
 
@@ -127,15 +129,13 @@ class TFRecordWriter:
         """
         if self._gathered:
             gathered, self._gathered = self._gathered, []
-            size, self._gathered_bytes = self._gathered_bytes, 0
+            self._gathered_bytes = 0
             try:
                 frames = encode_many(gathered)
                 self._put(frames if self._stream is None else self._stream.compress(frames))
             except BaseException:
                 self.discard()  # a part of a frame may be in the file
                 raise
-            self.records += len(gathered)
-            self.payload_bytes += size
 
     def close(self) -> None:
         """Writes the rest; for a path, makes the file durable and moves it to its path. Idempotent."""
@@ -150,6 +150,7 @@ class TFRecordWriter:
                 os.fsync(self._file.fileno())
                 self._partial.replace(self._path)
                 self._file.close()
+                sync_folder(self._path.parent)
         except BaseException as error:
             self.discard()
             if isinstance(error, OSError) and self._path is not None and not isinstance(error, SystemResourceError):

@@ -59,7 +59,16 @@ def descriptors(pid: int | None = None) -> dict[int, str]:
 def describe_socket(descriptor: int) -> str:
     """Both ends of a socket, for a message; empty when it is none, or no longer open."""
     try:
-        with socket.socket(fileno=os.dup(descriptor)) as copy:
+        duplicate = os.dup(descriptor)
+    except OSError:
+        return ""
+    try:
+        copy = socket.socket(fileno=duplicate)
+    except OSError:
+        os.close(duplicate)
+        return ""
+    try:
+        with copy:
             family, kind = copy.family.name, copy.type.name
             here = copy.getsockname() or "unnamed"
             try:

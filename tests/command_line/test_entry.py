@@ -54,6 +54,7 @@ def started(*words: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
         ("verify", "x", "--storage", "gs.no_such_option=1"),
         ("verify", "x", "--memory", "lots"),
         ("verify", "x", "--memory", "1k"),
+        ("verify", "x", "--memory", "99999999999G"),
         ("inspect", "x", "--limit", "-1"),
         ("bench", "x", "--seconds", "0"),
         ("bench", "x", "--seconds", "nan"),

@@ -47,6 +47,8 @@ def test_sizes(numbers: list[int]) -> None:
         ([np.datetime64("2020-01-01")], {"dtypes": ["datetime64[D]"]}),
         ([np.zeros(size) for size in range(9)], {"shapes": None}),
         ([1 << 80], {"dtypes": ["int"]}),
+        ([np.int64(18), b"", np.int64(70), b"unknown"], {"dtypes": ["bytes", "int64"], "min": 18, "max": 70}),
+        ([["ab", None]], {"dtypes": ["none", "str"], "min_bytes": 2, "max_bytes": 2}),
     ],
     ids=str,
 )

@@ -196,6 +196,13 @@ def test_a_format_can_be_named(run: Callable[..., Any], tmp_path: Path) -> None:
     assert (ran.code, ran.out.partition(":")[0]) == (1, "shard")
 
 
+def test_files_are_counted_by_format(run: Callable[..., Any], tmp_path: Path) -> None:
+    """Whatever else tells them apart, as the columns of CSV files."""
+    (tmp_path / "a.csv").write_text("a,b\n1,2\n")
+    (tmp_path / "b.csv").write_text("c,d\n1,2\n")
+    assert run("verify", "a.csv", "b.csv", "--json").document["formats"] == {"csv": 2}
+
+
 STORED = {
     "lines.txt": (b"line\n" * 50_000, 70_000),
     "a.tar": (tar(), 9_000),  # behind the block that ends it

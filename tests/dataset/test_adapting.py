@@ -154,6 +154,9 @@ def test_tuples_and_single_leaves_are_learned() -> None:
     assert alone[0] == learned[0]
 
 
+PAIRS = ad.Dataset.from_tensor_slices(([0.0, 0.0], [100.0, 100.0])).batch(2)
+
+
 @pytest.mark.parametrize(
     ("ds", "learners", "message"),
     [
@@ -164,12 +167,16 @@ def test_tuples_and_single_leaves_are_learned() -> None:
         (ad.Dataset.range(3), ad.Normalization(), "batch"),
         (ad.Dataset.from_tensors({"x": 1}), {"y": ad.Normalization(None)}, "no leaf 'y'"),
         ([1, 2], ad.Normalization(None), "Dataset"),
+        (PAIRS, ad.Normalization(None), "nested like the elements"),
+        (PAIRS, (ad.Normalization(None),), "tuples of 1 parts"),
+        (PAIRS.map(lambda x, y: {"x": x, "y": y}), ad.Normalization(None), "nested like the elements"),
     ],
 )
-def test_what_cannot_be_learned_is_refused(ds: Any, learners: Any, message: str) -> None:
-    """The message says why."""
+@pytest.mark.parametrize("parallel", [None, 1])
+def test_what_cannot_be_learned_is_refused(ds: Any, learners: Any, message: str, parallel: int | None) -> None:
+    """The message says why, in this process and in a worker."""
     with pytest.raises((KeyError, TypeError, ValueError), match=message):
-        ad.adapt(ds, learners)
+        ad.adapt(ds, learners, num_parallel_calls=parallel)
 
 
 def test_an_error_names_the_leaf() -> None:

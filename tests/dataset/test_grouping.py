@@ -373,6 +373,25 @@ def test_functions_of_groups() -> None:
         D.range(3).group_by_window(int, lambda _, w: w, 3, lambda _: 3)
 
 
+@pytest.mark.parametrize(
+    ("size", "error", "message", "element"),
+    [
+        (lambda key: 2 // (2 - key), ZeroDivisionError, "division", 6),
+        (lambda key: "a" if key else 1, TypeError, "window_size_func must return an integer, not str", 3),
+        (lambda key: 2 - key, ad.PipelineError, "at least 1 element, not 0", 6),
+        (lambda: 2, TypeError, "it is called with one argument, the key", 0),
+    ],
+)
+def test_a_size_of_groups_that_fails_names_the_element(size: Any, error: Any, message: str, element: int) -> None:
+    """The first one with its key, as where the other two functions fail."""
+    ds = D.range(9).map(lambda x: x // 3).group_by_window(int, lambda _, w: w.batch(9), window_size_func=size)
+    with pytest.raises(error, match=message) as caught:
+        list(ds)
+    (note,) = caught.value.__notes__
+    assert note.startswith("in group_by_window(")
+    assert note.endswith(f", element {element} of range")
+
+
 def test_buckets() -> None:
     """Batches of similar length; what is too long, or has too many axes for its boundary, says so."""
     ds = rows(1, 5, 2, 6, 9)

@@ -368,6 +368,7 @@ def test_no_step_ends_silently_where_its_function_raises(error: type[BaseExcepti
         ds.interleave(ends, 2),
         ds.group_by_window(ends, lambda _, window: window, 2),
         ds.group_by_window(lambda _: 0, ends, 2),
+        ds.group_by_window(lambda _: 0, lambda _, window: window, window_size_func=ends),
         ds.bucket_by_sequence_length(ends, [2], [1, 1]),
         ds.rejection_resample(ends, [0.5, 0.5]),
         ds.map(ends, vectorized=True),

@@ -53,6 +53,8 @@ def test_numbers_are_hashed_as_their_digits() -> None:
         (lambda: ad.HashToBins(0), "num_bins"),
         (lambda: ad.HashToBins(5, salt=[1]), "salt"),
         (lambda: ad.HashToBins(5, mask_value=True), "mask_value"),
+        (lambda: ad.HashToBins(5, mask_value=float("nan")), "mask_value"),
+        (lambda: ad.HashToBins(5, mask_value=float("inf")), "mask_value"),
         (lambda: ad.HashToBins(5, mask_value="x")([1]), "does not suit numbers"),
         (lambda: ad.HashToBins(5, mask_value=1)(["x"]), "does not suit texts"),
         (lambda: ad.HashToBins(5)([None]), "tokens are texts"),

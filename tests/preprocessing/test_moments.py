@@ -100,6 +100,7 @@ def test_a_value_and_its_batch_give_the_same() -> None:
         (lambda: Normalization(None).learned(Normalization(None).summary([1e30, 2e30])), "scale very large numbers"),
         (lambda: Normalize(0.0, -1.0), "not negative"),
         (lambda: Normalize([0.0, 1.0], [1.0, 1.0])([[1, 2, 3]]), "length 2"),
+        (lambda: Normalize([0.0, 1.0], [1.0, 1.0])(RaggedArray.from_rows([[3.0], [1.0]])), "is ragged"),
         (lambda: Normalization(None).learned(Normalization(None).summary(np.array([np.inf, 1]))), "infinite"),
         (lambda: Normalization().summary(np.ones((2, 3))).merged(Normalization().summary(np.ones((2, 4)))), "differ"),
     ],

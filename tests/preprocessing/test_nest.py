@@ -43,6 +43,7 @@ def test_an_element_without_the_leaf_is_refused() -> None:
         learned((1, 2))
     with pytest.raises(TypeError, match="tuples of 2 parts"):
         ad.ByLeaf((HALF, None))({"x": 1})
+    assert ad.ByLeaf((HALF, None))((4, 1)) == ad.ByLeaf((HALF, None))(4, 1) == (2.0, 1)
     with pytest.raises(TypeError) as caught:
         learned({"a": {"x": "text"}})
     assert caught.value.__notes__ == ["in the leaf 'a.x'"]

@@ -125,6 +125,25 @@ def test_the_bounds_of_bins() -> None:
     assert ad.Bucketize([1], output_mode="count")(rows).tolist() == [[1, 0], [0, 0], [0, 2]]
 
 
+@pytest.mark.parametrize("width", [1, 2])
+def test_rows_of_arrays_keep_their_shape(width: int) -> None:
+    """Bins of what is in rows of a RaggedArray; only rows of numbers can be counted."""
+    rows = ad.RaggedArray(np.arange(3.0 * width).reshape(3, width), np.array([0, 2, 3]))
+    found = ad.Bucketize([1.5])(rows)
+    assert (found.shape, found.dtype) == (rows.shape, np.int32)
+    assert found.flat_values.tolist() == (rows.flat_values >= 1.5).astype(int).tolist()
+    with pytest.raises(TypeError, match="rows of numbers"):
+        ad.Bucketize([1.5], output_mode="count")(rows)
+
+
+def test_more_bins_than_numbers_are_kept() -> None:
+    """Boundaries go by the ranks of all numbers, of which the sketch keeps some."""
+    learner = Quantiles(200, epsilon=0.1)
+    boundaries = np.array(learner.learned(learner.summary(np.arange(321.0))).boundaries)
+    assert len(boundaries) == 199
+    assert np.abs(boundaries / 321 - np.arange(1, 200) / 200).max() <= 0.1
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [

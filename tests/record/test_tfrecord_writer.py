@@ -44,6 +44,20 @@ def test_compressed_files_are_what_their_names_say(tmp_path: Path) -> None:
         assert unpack(path.read_bytes()) == encode_many(RECORDS)
 
 
+def test_records_are_counted_when_they_are_given() -> None:
+    """Whether or not they are in the file yet, as for who begins a new shard every so many; a wrong one is none."""
+    file = io.BytesIO()
+    with TFRecordWriter(file) as writer:
+        writer.write(b"first")
+        assert (writer.records, writer.payload_bytes, file.getvalue()) == (1, 5, b"")
+        with pytest.raises(TypeError):
+            writer.write_many([b"ab", "text", b"never reached"])  # type: ignore[list-item]  # wrong on purpose
+        writer.flush()
+        writer.write(b"c")
+        assert (writer.records, writer.payload_bytes) == (3, 8)
+    assert (writer.records, writer.payload_bytes) == (3, 8)
+
+
 def test_a_file_object_is_written_and_left_open() -> None:
     """The caller's file stays the caller's."""
     file = io.BytesIO()
@@ -192,8 +206,11 @@ def test_a_writer_that_has_failed_writes_nothing_more(kind: str | None, tmp_path
 
 
 def test_addresses_are_no_records() -> None:
-    """The buffer of an array of objects has the addresses of these."""
-    records: list[Any] = [np.array([1, None], object), np.array(["2020"], "M8[D]")]
+    """The buffer of an array of objects has the addresses of these. Texts and single numbers are none either."""
+    records: list[Any] = [
+        *(np.array([1, None], object), np.array(["2020"], "M8[D]")),
+        *("text", np.str_("text"), np.array(["text"]), 5, np.int64(5), np.float32(1)),
+    ]
     for record in records:
         with pytest.raises(TypeError, match="a record must be bytes, not"), TFRecordWriter(io.BytesIO()) as writer:
             writer.write(record)

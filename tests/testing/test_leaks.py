@@ -20,7 +20,7 @@ from pathlib import Path
 import fsspec.asyn
 import pytest
 
-from asyncdata.testing import LeakError, assert_no_leaks, check, settle, settle_async, snapshot
+from asyncdata.testing import LeakError, assert_no_leaks, check, procfs, settle, settle_async, snapshot
 from tests.patience import turns
 
 SLEEP_FOREVER = [sys.executable, "-S", "-c", "import signal; print(flush=True); signal.pause()"]
@@ -248,6 +248,14 @@ def test_a_socket_is_named_by_its_ends() -> None:
         assert any(str(client.getsockname()) in name and str(server.getsockname()) in name for name in names)
         assert any("to nobody" in name for name in names)
     assert check(before) == []
+
+
+def test_looking_at_what_is_no_socket_leaves_nothing(tmp_path: Path) -> None:
+    """Its number may have been a socket's a moment ago."""
+    with (tmp_path / "file").open("wb") as file:
+        before = procfs.descriptors()
+        assert procfs.describe_socket(file.fileno()) == ""
+        assert procfs.descriptors() == before
 
 
 def test_an_open_loop_is_named() -> None:

@@ -85,8 +85,6 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
         self._filled_before = tuple(cell.filling for cell in self._cells)
         saved, self._until = running.saved, running.until
         self.epoch = epoch if saved is None else saved.epoch
-        if saved is not None:
-            self._next_epoch(saved.epoch + 1)
         self._delivery: Delivery | None = None
         self._row = 0
         self._handed = 0
@@ -126,6 +124,8 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
                 running.runtime.close()
             raise
         self._running: Running | None = running
+        if saved is not None:
+            self._next_epoch(saved.epoch + 1)
 
     def __iter__(self) -> PipelineIterator:
         return self

@@ -12,6 +12,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -100,7 +101,7 @@ class GroupByWindowStage(Stage):
         super().__init__(context, (upstream,))
         self._upstream = upstream
         self._key = UserFunction(key, context)
-        self._window_size = window_size
+        self._window_size = UserFunction(window_size, context, given="one argument, the key")
         self._reduce = reduce
         self._rows_account = context.rows
         self._evacuate = Evacuator(context.budget, self._rows_account)
@@ -235,13 +236,14 @@ class GroupByWindowStage(Stage):
 
     def _distribute(self) -> int | None:
         """Puts rows into their groups until one is full: its key; None at the end of the block."""
-        groups, sizes = self._groups, self._sizes
+        assert self._block is not None
+        groups, sizes, origin = self._groups, self._sizes, self._block.origin
         for row in range(self._at, len(self._keys)):
             key = self._keys[row]
             group = groups.get(key)
             if group is None:
                 if key not in sizes:
-                    sizes[key] = self._size_of(key)
+                    sizes[key] = self._window_size.answer(key, origin[row], self._as_size)
                 group = groups[key] = _Group(sizes[key])
             group.fresh.append(row)
             if group.is_full:
@@ -250,8 +252,8 @@ class GroupByWindowStage(Stage):
         self._at = len(self._keys)
         return None
 
-    def _size_of(self, key: int) -> int:
-        size = as_int(self._window_size(key), "window_size_func")
+    def _as_size(self, answer: Any) -> int:
+        size = as_int(answer, "window_size_func")
         if size < 1:
             raise PipelineError(f"a window must hold at least 1 element, not {size}", stage=self.label)
         return size
