@@ -91,11 +91,9 @@ def seed(name: str, value: Any) -> int | None:
 def number(
     name: str, value: Any, *, least: float | None = None, most: float | None = None, above: float | None = None
 ) -> float:
-    """Returns a number that is not NaN, at least `least`, at most `most`, and greater than `above`."""
+    """Returns a number, at least `least`, at most `most`, and greater than `above`; NaN only without any of these."""
     if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
         raise TypeError(f"{name} must be a number, not {shown(value)}")
-    if value != value:  # noqa: PLR0124 -- NaN, of any type
-        raise ValueError(f"{name} must be a number, not nan")
     if least is not None and most is not None and not least <= value <= most:
         raise ValueError(f"{name} must be from {least} to {most}, not {value}")
     if least is not None and not value >= least:

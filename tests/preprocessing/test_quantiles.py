@@ -131,7 +131,7 @@ def test_rows_of_arrays_keep_their_shape(width: int) -> None:
     rows = ad.RaggedArray(np.arange(3.0 * width).reshape(3, width), np.array([0, 2, 3]))
     found = ad.Bucketize([1.5])(rows)
     assert (found.shape, found.dtype) == (rows.shape, np.int32)
-    assert found.flat_values.tolist() == (rows.flat_values >= 1.5).astype(int).tolist()
+    assert found.flat_values.tolist() == (np.asarray(rows.flat_values) >= 1.5).astype(int).tolist()
     with pytest.raises(TypeError, match="rows of numbers"):
         ad.Bucketize([1.5], output_mode="count")(rows)
 
