@@ -232,15 +232,19 @@ def test_no_threads_for_worker_processes(name: str, monkeypatch: pytest.MonkeyPa
     threads = FewThreads(name, monkeypatch)
     dataset = ad.Dataset.range(4).map(abs, 1).batch(4)
     threads.left = 0
+
+    def children() -> set[int]:
+        return {process.pid for process in procfs.processes() if process.parent == os.getpid()}
+
+    others = children()  # of other tests
     with ad.Runtime(ad.Options(num_workers=1)):
         left: list[tuple[set[int], set[int]]] = []
         for _ in range(2):
             with pytest.raises(ad.SystemResourceError, match="cannot be started: can't start new thread; "):
                 list(dataset)
-            children = {process.pid for process in procfs.processes() if process.parent == os.getpid()}
-            left.append((set(procfs.descriptors()), children))
+            left.append((set(procfs.descriptors()), children()))
         assert left[0] == left[1]
-        assert not left[0][1]
+        assert left[0][1] <= others
         threads.left = None
         assert [batch.tolist() for batch in dataset] == [[0, 1, 2, 3]]
 
