@@ -250,8 +250,8 @@ def _single(view: memoryview, fields: Fields, values: npt.NDArray[np.float64]) -
             continue  # an exponent may be long; the last bit of such a number is nobody's
         beyond = Fraction(text.strip(_SPACES).decode()) - Fraction(float(values[index]))
         if beyond:
-            nearest, half = single[index], Fraction(float(values[index]))
+            nearest = single[index]  # infinite, where half-way is to what no float32 is
             toward = np.float32(np.inf if beyond > 0 else -np.inf)
-            wrong_side = (Fraction(float(nearest)) > half) != (beyond > 0)
+            wrong_side = (float(nearest) > float(values[index])) != (beyond > 0)
             single[index] = np.nextafter(nearest, toward) if wrong_side else nearest
     return single

@@ -11,6 +11,7 @@ read.
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -23,6 +24,7 @@ Filters: TypeAlias = tuple[tuple[Condition, ...], ...]
 
 _FORM: Final = "must be a list of (column, operator, value), or a list of such lists"
 
+_SECOND: Final = datetime.timedelta(seconds=1)
 OPERATORS: Final = ("=", "==", "!=", "<", ">", "<=", ">=", "in", "not in")
 
 
@@ -103,9 +105,26 @@ def _may_hold(operator: str, value: Any, bounds: Bounds | None) -> bool:
     if bounds.least is None or bounds.most is None:
         return True
     try:
-        return bool(_TESTS[operator](value, bounds))
-    except TypeError:
+        return bool(_TESTS[operator](tuple(map(_wide, value)) if operator == "in" else _wide(value), bounds))
+    except (TypeError, OverflowError):
         return True
+
+
+def _wide(value: Any) -> Any:
+    """A NumPy float as Python's: a bound would be rounded to its type, and rows are not."""
+    return value.item() if isinstance(value, np.floating) else value
+
+
+def _is_between(item: Any, bounds: Bounds) -> bool:
+    """Whether a listed value may be in a column, to whose type it is rounded: to single precision, to a second."""
+    if bounds.least <= item <= bounds.most:
+        return True
+    if isinstance(item, datetime.datetime):
+        return bool(bounds.least - _SECOND <= item <= bounds.most + _SECOND)
+    if not isinstance(item, float):
+        return False
+    with np.errstate(over="ignore"):
+        return bool(bounds.least <= float(np.float32(item)) <= bounds.most)
 
 
 def _is_outside(value: Any) -> bool:
@@ -120,5 +139,5 @@ _TESTS: Final[dict[str, Callable[[Any, Bounds], Any]]] = {
     "<=": lambda value, bounds: bounds.least <= value,
     ">": lambda value, bounds: bounds.most > value,
     ">=": lambda value, bounds: bounds.most >= value,
-    "in": lambda value, bounds: any(bounds.least <= item <= bounds.most for item in value),
+    "in": lambda value, bounds: any(_is_between(item, bounds) for item in value),
 }

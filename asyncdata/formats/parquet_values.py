@@ -107,6 +107,9 @@ def stored_value(raw: bytes | None, physical: int, kind: Any, arrow: Any) -> Any
             return int.from_bytes(raw, "little", signed=signed)
         if types.is_date(kind) or types.is_timestamp(kind):
             width = arrow.int32() if physical == _INT32 else arrow.int64()
+            if types.is_timestamp(kind) and kind.tz is not None:
+                # Python compares two datetimes of one zone by their clocks, which are put back each autumn.
+                kind = arrow.timestamp(kind.unit, "+00:00")
             try:
                 return arrow.scalar(int.from_bytes(raw, "little", signed=True), width).cast(kind).as_py()
             except (arrow.ArrowException, ValueError, OverflowError):

@@ -261,12 +261,14 @@ def test_floats_are_the_nearest_ones() -> None:
     source = random.Random(2)
     texts = [repr(source.uniform(-1e3, 1e3) * 10.0 ** source.randint(-30, 30)) for _ in range(300)]
     texts += ["1.00000017881393432617187499", "1.00000017881393432617187501", "16777217", "16777219", "1e-46", "3.5e38"]
+    texts += ["3.4028235677973366e+38", "-3.4028235677973366e+38"]
     data = "\n".join(texts).encode()
     found, _ = outcome(framer([DOUBLE], {}), data)
     assert [value for ((_, value),) in found] == [float(text) for text in texts]
     found, _ = outcome(framer([FLOAT], {}), data)
     with np.errstate(over="ignore", under="ignore"):
         expected = [float(np.float32(float(text))) for text in texts]
+    expected[-2:] = [float(np.finfo(np.float32).max), float(np.finfo(np.float32).min)]
     expected[300:302] = [float.fromhex("0x1.000002p+0"), float.fromhex("0x1.000004p+0")]
     assert [value for ((_, value),) in found] == expected
 

@@ -3,7 +3,9 @@ from __future__ import annotations
 import datetime
 import decimal
 import io
+import math
 import random
+import zoneinfo
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
@@ -208,6 +210,65 @@ def test_rows_as_pyarrow_filters_them() -> None:
         alternatives = [[_condition(source) for _ in range(source.randint(1, 2))] for _ in range(source.randint(1, 2))]
         expected = pq.read_table(io.BytesIO(data), filters=alternatives)["row"].to_pylist()
         assert [int(row["row"]) for row in rows(data, ["row"], alternatives)] == expected
+
+
+_DAY = datetime.datetime(2024, 10, 27, tzinfo=datetime.UTC)
+_ZONES = (None, "Europe/Berlin", "+02:00", "UTC")
+_STEPS = (0, 1, 999, 1000, 1500, 1_000_000, 2_700_000_000, 5_400_000_000, 8_100_000_000)
+"""Microseconds, around the hour when clocks are put back."""
+
+
+def _column_of_a_kind(source: random.Random) -> tuple[Any, list[Any], list[Any]]:
+    """A column, and values that filters compare it with."""
+    kind = source.choice(["float32", "float64", "int", "date", "time", "text"])
+    if kind in ("float32", "float64"):
+        numbers = [source.choice([0.1, 0.3, 0.7, 1e-3, 0.1 + 1e-9, math.inf, -0.0, None]) for _ in range(30)]
+        kinds = source.choice([float, np.float32, np.float16, np.float64])
+        return pa.array(numbers, getattr(pa, kind)()), numbers, [kinds(n) for n in numbers if n is not None]
+    if kind == "time":
+        zone = source.choice(_ZONES)
+        times = [_DAY + datetime.timedelta(microseconds=source.choice(_STEPS)) for _ in range(30)]
+        unit = source.choice(["ms", "us", "ns"])
+        chosen = None if zone is None else zoneinfo.ZoneInfo("Europe/Berlin") if "Berlin" in zone else datetime.UTC
+        asked = [t.replace(tzinfo=None) if chosen is None else t.astimezone(chosen) for t in times]
+        stored_times = pa.array(times, pa.timestamp("us", "UTC")).cast(pa.timestamp(unit, "UTC"), safe=False)
+        return stored_times.cast(pa.timestamp(unit, zone)), times, asked
+    if kind == "date":
+        dates = [datetime.date(1969, 12, 31) + datetime.timedelta(days=source.randint(0, 3)) for _ in range(30)]
+        return pa.array(dates), dates, list(dates)
+    if kind == "int":
+        numbers = [source.choice([-1, 0, 1, 2**53 + 1, None]) for _ in range(30)]
+        return pa.array(numbers, pa.int64()), numbers, [n for n in numbers if n is not None]
+    texts = [source.choice(["", "a", "ä", "a" * 70 + "b", "a" * 70, None]) for _ in range(30)]
+    return pa.array(texts), texts, [t for t in texts if t is not None]
+
+
+@pytest.mark.parametrize("seed", range(samples(60, 3000)))
+def test_statistics_change_no_rows(seed: int) -> None:
+    """The rows that pass are those of a file without statistics, whatever is compared with what."""
+    source = random.Random(seed)
+    column, _, values = _column_of_a_kind(source)
+    if not values:
+        return
+    table = pa.table({"x": column, "row": range(len(column))})
+    bare = stored(table, write_statistics=False)
+    data = stored(table, row_group_size=source.choice([1, 2, 7]))
+    for operator in ("==", "<", "<=", ">", ">=", "in"):
+        value = source.sample(values, min(2, len(values))) if operator == "in" else source.choice(values)
+        filters = [("x", operator, value)]
+        try:
+            expected = [int(row["row"]) for row in rows(bare, ["row"], filters)]
+        except (DataError, TypeError, ValueError, pa.ArrowException):
+            continue  # pyarrow does not compare these
+        assert [int(row["row"]) for row in rows(data, ["row"], filters)] == expected, (filters, column.type)
+
+
+def test_bounds_in_a_zone_that_nobody_knows() -> None:
+    """They are compared as points in time."""
+    times = pa.array([_DAY, _DAY + datetime.timedelta(hours=2)], pa.timestamp("us", "UTC"))
+    table = pa.table({"x": times.cast(pa.timestamp("us", "Not/AZone")), "row": range(2)})
+    footer = opened(stored(table, row_group_size=1), ["row"], [("x", ">", _DAY + datetime.timedelta(hours=1))])
+    assert [group.number for group in footer.groups] == [1]
 
 
 def test_missing_values_among_those_that_are_listed() -> None:
