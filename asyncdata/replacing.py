@@ -111,7 +111,10 @@ def _replacing(path: Path) -> Generator[BinaryIO]:
 
 def sync_folder(path: Path) -> None:
     """Makes the names in a directory durable, where the file system can."""
-    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except PermissionError:
+        return  # it may be written to, and not be listed
     try:
         os.fsync(folder)
     except OSError as error:

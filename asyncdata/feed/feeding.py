@@ -293,19 +293,26 @@ class FeedIterator(Iterator[Any]):
         self._lock = threading.RLock()  # a handler of signals may ask in the middle of anything
 
     def __next__(self) -> Any:
-        with self._lock:
-            run = self._run
-            if run is None:
-                with self._feed._begins:  # noqa: SLF001 -- the two are one
-                    run = self._run = self._feed._begin()  # noqa: SLF001 -- as above
-                weakref.finalize(self, run.abandon).atexit = False
-            try:
-                batch = END if run.ended else run.next()
-            except BaseException as error:
-                # Interrupted at any step, it cannot say any more which batch is the next one; what was handed out it
-                # can.
+        run, batch = None, END
+        try:
+            with self._lock:
+                run = self._run
+                if run is None:
+                    with self._feed._begins:  # noqa: SLF001 -- the two are one
+                        run = self._run = self._feed._begin()  # noqa: SLF001 -- as above
+                    weakref.finalize(self, run.abandon).atexit = False
+                try:
+                    batch = END if run.ended else run.next()
+                except BaseException as error:
+                    # Interrupted at any step, it cannot say any more which batch is the next one; what was handed out
+                    # it can.
+                    run.fail(error)
+                    raise
+        except BaseException as error:
+            if run is not None and batch is not END:  # nobody gets it
+                run.handed -= 1
                 run.fail(error)
-                raise
+            raise
         if batch is END:
             raise StopIteration
         return batch

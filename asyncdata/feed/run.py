@@ -142,8 +142,9 @@ class Run:
                 self._error = error
         if self._hand.waiting:
             found = self._hand.receive()
+            # An interrupt in the middle leaves it a batch that was not handed out.
+            self._own.forget(self.handed + 1 - _HISTORY if self.committed is None else self.committed)
             self.handed += 1
-            self._own.forget(self.handed - _HISTORY if self.committed is None else self.committed)
             return found
         if self._error is not None:
             kept, self._error = self._error, None

@@ -28,6 +28,7 @@ repetitions, and what datasets made of these.
 
 from __future__ import annotations
 
+import copy
 import operator
 from array import array
 from collections.abc import Iterable, Sequence
@@ -312,6 +313,12 @@ class Fold:
             marks = [*self._pending, *(mark for at, mark in advance.marks if at == row)]
             return State(marks[-1], 0) if marks and tells_filling(marks[-1]) else found
         return found
+
+    def after(self, advance: Advance) -> Fold:
+        """Another one, which has folded one block more."""
+        made = copy.copy(self)
+        made.feed(advance)
+        return made
 
     def feed(self, advance: Advance) -> None:
         """Folds a whole block."""

@@ -19,6 +19,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
+import numpy as np
+
 from asyncdata import arguments
 from asyncdata.errors import SystemResourceError, refused
 from asyncdata.formats.compression import check_compression_type
@@ -46,7 +48,8 @@ def _as_bytes(record: Any) -> bytes:
         view = memoryview(record)
     except (TypeError, ValueError):  # numpy has no buffer for dates
         view = None
-    if view is None or not view.ndim or "O" in view.format or "w" in view.format:
+    kinds = "" if view is None else re.sub(r":[^:]*:", "", view.format)  # without the names of fields
+    if view is None or isinstance(record, np.number | np.bool_ | np.str_) or "O" in kinds or "w" in kinds:
         raise TypeError(f"a record must be bytes, not {arguments.shown(record)}")
     return bytes(view)
 
@@ -149,6 +152,7 @@ class TFRecordWriter:
                 self._file.flush()
                 os.fsync(self._file.fileno())
                 self._partial.replace(self._path)
+                self._partial = None
                 self._file.close()
                 sync_folder(self._path.parent)
         except BaseException as error:

@@ -219,7 +219,7 @@ class Receivers:
             await receiver.ready()
             self._processes.append(seat)
         except OSError:
-            pass  # it has ended already, which counts as a loss
+            receiver.kill()  # if it has not ended already; either counts as a loss
         except BaseException:
             receiver.kill()  # it would open nothing; its end counts as a loss too
             raise

@@ -219,6 +219,26 @@ def test_an_interrupt_keeps_the_state(make: Callable[..., PlainFeed], monkeypatc
     assert [batch.tolist() for batch in again] == (whole[used:] or whole)
 
 
+def test_an_interrupt_while_a_batch_is_counted_leaves_it_to_the_next_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody was given it."""
+    feed = plain(ad.Dataset.range(30).batch(2))
+    batches = iter(feed)
+    found = [next(batches).tolist()]
+    run = batches._run  # type: ignore[attr-defined]  # an interrupt at one step of it
+
+    def interrupted(_count: int) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run._own, "forget", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        next(batches)
+    monkeypatch.undo()
+    again = plain(ad.Dataset.range(30).batch(2))
+    again.load_state_dict(feed.state_dict())
+    found += [batch.tolist() for batch in again]
+    assert found == [[number, number + 1] for number in range(0, 30, 2)]
+
+
 @pytest.mark.sampled
 @pytest.mark.parametrize("even", ["drop", "repeat", "pad", "agree", None])
 @pytest.mark.parametrize("count", [0, 1, 3])

@@ -216,6 +216,15 @@ def test_addresses_are_no_records() -> None:
             writer.write(record)
 
 
+def test_rows_of_numbers_are_records() -> None:
+    """Whatever their fields are called."""
+    rows: Any = np.array([(1.0, 2), (3.0, 4)], [("weight", "<f4"), ("O", "<i4")])
+    file = io.BytesIO()
+    with TFRecordWriter(file) as writer:
+        writer.write_many([rows, rows[1]])
+    assert list(iter_records([file.getvalue()])) == [rows.tobytes(), rows[1].tobytes()]
+
+
 def test_bad_arguments_leave_nothing_behind(tmp_path: Path) -> None:
     """An unknown compression or a missing folder is an error at once."""
     with pytest.raises(ValueError, match="compression_type"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import errno
 import os
 import random
 import signal
@@ -325,11 +326,14 @@ async def test_processes_that_die_are_replaced_a_few_times(caplog: pytest.LogCap
         await fetcher.aclose()
 
 
-async def test_a_process_that_cannot_be_told_what_to_open_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [TypeError("cannot pickle this"), OSError(errno.EMFILE, "no descriptor")])
+async def test_a_process_that_cannot_be_told_what_to_open_is_replaced(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It ends, and the next one gets its chance."""
 
     def fail(*_: object) -> BodyReader:
-        raise TypeError("cannot pickle this")
+        raise error
 
     told: list[str] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(str(context["exception"])))
@@ -352,7 +356,7 @@ async def test_a_process_that_cannot_be_told_what_to_open_is_replaced(monkeypatc
         await fetcher.read(info, 0, memoryview(buffer))
         assert buffer == DATA[: len(buffer)]
         assert not begun[0].is_alive
-        assert told == ["cannot pickle this"]
+        assert told == ([] if isinstance(error, OSError) else ["cannot pickle this"])
         await fetcher.aclose()
 
 

@@ -426,8 +426,9 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
 
     def _usable(self) -> Running | None:
         """What is to be waited for; None if another thread has met the end meanwhile, and closed the iterator."""
-        running = self._running
-        if running is None or self._closed:
+        with self._lock:  # another thread may be going on with another pipeline
+            running, is_closed = self._running, self._closed
+        if running is None or is_closed:
             if self._ended and not self._failure:
                 return None
             if self._failure:
@@ -527,14 +528,17 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
     def _begin_close(self) -> Running | None:
         """What is still to be waited for; in a forked child nothing is, it belongs to the parent."""
         running = self._running
+        if running is not None and os.getpid() != self._pid:
+            # A thread of the parent may have had the lock.
+            self._closed = True
+            self._delivery = None
+            self._forget()
+            return None
         with self._lock:
             self._closed = True
             self._readings.waits.end()
             self._delivery = None
             self._end_log()
-        if running is not None and os.getpid() != self._pid:
-            self._forget()
-            return None
         # Until it has ended the finalizer stays: whoever closes may be interrupted, and never come back.
         return running
 

@@ -61,9 +61,11 @@ class Positions:
         if oldest >= self.first:
             self._before = None
         while len(spans) > 1 and spans[1][0] <= oldest:
-            self._begin = spans[1][0]
-            old = spans.popleft()[1]
-            self._fold.feed(old)
+            old, begin = spans[0][1], spans[1][0]
+            fold = self._fold.after(old)
+            # No signal is handled between these: its handler may take a state, or raise.
+            self._begin, self._fold = begin, fold
+            del spans[0]
             if old.used is not None:
                 self._delivered.feed(old.used.pairs)
 

@@ -63,7 +63,8 @@ class Placements:
             default: `LOOP` or `WORKERS`.
             found: What an earlier iteration found; None if nothing.
         """
-        place = default if found is None else found
+        # Another step at this place may have had a number of calls there.
+        place = found if found in (LOOP, WORKERS) else default
         self._placed[name] = _Placed(meter, Placement(place, default))
         return place
 
@@ -99,7 +100,9 @@ class Placements:
         # What is measured while workers start says nothing about the time behind that.
         rests = rests or ready > before + _STARTING
         works = self._works
-        self._works = {meter: _Work(meter.rows, meter.calls_s) for meter in self._meters.values()}
+        # Of inner datasets at one place some may have no step there, so that the place has the meter of another one.
+        meters = {*self._meters.values(), *(placed.meter for placed in self._placed.values())}
+        self._works = {meter: _Work(meter.rows, meter.calls_s) for meter in meters}
         done = {meter: _since(work, works.get(meter, _Work())) for meter, work in self._works.items()}
         busy_s = sum(work.calls_s for meter, work in done.items() if meter.runs == "process")
         for name, (meter, placement) in self._placed.items():

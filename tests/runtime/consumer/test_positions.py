@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import sys
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 from asyncdata.errors import StateError
-from asyncdata.memory.advance import Advance, State
+from asyncdata.memory.advance import Advance, Fold, State
 from asyncdata.memory.used import Used
 from asyncdata.runtime.consumer.positions import Positions
 from asyncdata.runtime.state.tracks import UNTOUCHED, Begun, Ended, Event, Marked, Owner, Saved
@@ -26,6 +27,31 @@ def advances(seed: int, rows: int) -> list[Advance]:
         made.append(Advance(count, marks))
         at += count
     return made
+
+
+@pytest.mark.parametrize("place", ["before", "after"])
+def test_an_interrupt_in_the_middle_changes_no_state(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever it comes, elements that were received count as received, and no others."""
+    feed, armed = Fold.feed, [False]
+
+    def interrupted(self: Fold, advance: Advance) -> None:
+        if armed[0] and place == "before":
+            raise KeyboardInterrupt
+        feed(self, advance)
+        if armed[0]:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Fold, "feed", interrupted)
+    made = advances(3, 60)
+    for count in range(2, len(made)):
+        positions, alone = Positions(0, UNTOUCHED, 0), Fold()
+        for number, advance in enumerate(made[:count]):
+            armed[0] = number == count - 1
+            with contextlib.suppress(KeyboardInterrupt):
+                positions.receive(advance)
+            armed[0] = False
+            feed(alone, advance)
+        assert positions.at(sum(advance.rows for advance in made[:count])) == (alone.state, True)
 
 
 @pytest.mark.parametrize("seed", range(10))

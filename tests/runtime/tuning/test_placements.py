@@ -34,3 +34,19 @@ def test_no_trial_is_judged_by_what_came_while_workers_started(ready: int) -> No
         was.add(place)
     assert was == {LOOP, WORKERS}
     assert place == LOOP
+
+
+def test_what_another_kind_of_step_found_is_no_place() -> None:
+    """As a number of calls, of an earlier pipeline of the same elements."""
+    step = Meter("a reader")
+    assert Placements({"step": step}).add("step", step, LOOP, 32) == LOOP
+
+
+def test_a_step_whose_place_has_the_meter_of_another_one_is_measured() -> None:
+    """Of two inner datasets one may have a step there that has no stage of its own."""
+    step, other = Meter("a reader"), Meter("its input")
+    meters = {"step": step}
+    placements = Placements(meters)
+    placements.add("step", step, LOOP, None)
+    meters["step"] = other
+    assert placements.move(EVERY_S, EVERY_S / 2, CpuTime(EVERY_S, 0.0), 0.0, rests=False) == {}

@@ -42,7 +42,7 @@ cheaper by the row, and what has arrived need not be waited for."""
 
 
 _BETWEEN_MARKS: Final = 32
-"""Rows between two marks, if inner datasets read nothing: as many are made again at the most."""
+"""Rows between two marks at the least, if inner datasets read nothing."""
 
 _FEW_BLOCKS: Final = 4
 """For so many output blocks' worth of rows a slot asks at most before it asks in long runs."""
@@ -309,8 +309,6 @@ class InterleaveStage(Stage):
         No more than that while anything is left to be asked for in a slot: what is read for later takes memory from
         what is read for now. Behind that, as many as there are requests to spare.
         """
-        if not self._reads:
-            return
         soon = sum(slot is None or slot.is_draining for slot in self._slots)
         if soon <= self._prepared and not self._spare():
             return

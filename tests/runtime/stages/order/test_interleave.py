@@ -53,6 +53,40 @@ def expected(lengths: Sequence[int], cycle: int, block: int) -> list[int]:
     return oracle.interleave(range(len(lengths)), lambda i: [100 * i + j for j in range(lengths[i])], cycle, block)
 
 
+def test_datasets_that_only_look_as_if_they_read_nothing_are_prepared() -> None:
+    """As a file beside a counter, in `zip`, which drains when the counter does."""
+    prepared: list[int] = []
+
+    class Draining(Scripted):
+        number = 0
+
+        def prepare(self) -> None:
+            prepared.append(self.number)
+
+        @property
+        def draining(self) -> bool:
+            return True
+
+    async def run() -> None:
+        bench = Bench()
+
+        def make_inner(element: Element, _origin: Rows, _used: Rows) -> Stage:
+            inner = Draining(bench, [("row", int(element))])
+            inner.number = int(element)
+            return inner
+
+        stage = InterleaveStage(
+            bench.context("interleave"), items(bench, range(8)), make_inner, cycle_length=3, block_length=1, ahead=4
+        )
+        block = await stage.pull(1)
+        assert block is not None
+        block.release()
+        assert set(prepared) >= {1, 2, 3}
+        await bench.put_back(stage)
+
+    asyncio.run(run())
+
+
 def test_the_oracle_knows_the_example_of_tf_data() -> None:
     """The example in tf.data's documentation: range(1, 6), six of each, cycle_length=2, block_length=4."""
     ones_to_fives = [1] * 4 + [2] * 4 + [1] * 2 + [2] * 2 + [3] * 4 + [4] * 4 + [3] * 2 + [4] * 2 + [5] * 6
