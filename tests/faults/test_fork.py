@@ -215,6 +215,7 @@ def test_a_copy_that_comes_out_of_a_user_function_ends(end: str, executor: str) 
                 print("a copy goes on", file=sys.stderr, flush=True)
                 os._exit(1)
             if x == 3:
+                warnings.simplefilter("ignore")  # in a worker, too, which has threads
                 pid = os.fork()
                 if not pid:
                     os.environ["copy"] = "1"
