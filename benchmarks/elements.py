@@ -26,10 +26,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import asyncdata as ad
 from benchmarks.conditions import conditions
@@ -83,6 +83,24 @@ def serve(work: dict[str, Any]) -> None:
             print(json.dumps({"cpu_s": spent, "elements": seen}), flush=True)
 
 
+class Peer(NamedTuple):
+    """What a table compares with.
+
+    Attributes:
+        name: As the table says it.
+        package: That its interpreter must have.
+        script: Its side, in ``benchmarks/peers``.
+        module: The benchmark, of which this library's side is a part.
+        rounds: Of which medians are taken.
+    """
+
+    name: str
+    package: str
+    script: str
+    module: str
+    rounds: int = ROUNDS
+
+
 class Side:
     """One of the two, in a process that runs a round when it is asked for one."""
 
@@ -124,6 +142,36 @@ class Side:
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait()
+
+
+def run_rows(text: str | None, serve: Callable[[dict[str, Any]], None], peer: Peer, works: Mapping[str, Any]) -> None:
+    """The command line of a benchmark that is a table of such rows, or one side of a row.
+
+    Args:
+        text: Its docstring.
+        serve: This library's side.
+        peer: The other one.
+        works: By the titles of the rows.
+    """
+    arguments = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument(f"--{peer.package}", metavar="PYTHON", help="interpreter that has the peer")
+    arguments.add_argument("--quick", action="store_true", help="few rounds")
+    arguments.add_argument("--only", default="", help="rows with these words in them")
+    arguments.add_argument("--serve", metavar="JSON", help=argparse.SUPPRESS)
+    options = arguments.parse_args()
+    if options.serve:
+        serve(json.loads(options.serve))
+        return
+    print(f"{conditions()}\n")
+    os.sched_setaffinity(0, [max(os.sched_getaffinity(0))])
+    python = find_python((peer.package,), getattr(options, peer.package))
+    print(
+        f"CPU us per element, one core; x: part of {peer.name}'s, its range over the rounds, and of the first passes\n"
+    )
+    print(f"| elements | asyncdata | {peer.name} | x | range | first passes |\n|---|---:|---:|---:|---:|---:|")
+    for title, work in works.items():
+        if options.only in title:
+            compare(title, work, python, 2 if options.quick else peer.rounds, peer.module, peer.script)
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """What an element that a Python function makes costs, beside PyTorch's DataLoader in one run; a Markdown table.
 
-    python -m benchmarks.functions [--torch PYTHON] [--quick]
+    python -m benchmarks.functions [--torch PYTHON] [--quick] [--only WORDS]
 
 Both call the same functions in the process that takes the batches, element by element, and stack the results. CPU time
 of all threads on one core, measured as by `benchmarks.elements`.
@@ -8,17 +8,13 @@ of all threads on one core, measured as by `benchmarks.elements`.
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import sys
 import time
 from typing import Any, Final
 
 import asyncdata as ad
-from benchmarks.conditions import conditions
-from benchmarks.elements import ROUNDS, compare
-from benchmarks.launch import find_python
+from benchmarks.elements import Peer, run_rows
 from benchmarks.peers.python_elements import FUNCTIONS, rows
 
 WORKS: Final[dict[str, dict[str, Any]]] = {
@@ -51,21 +47,12 @@ def serve(work: dict[str, Any]) -> None:
 
 def main() -> None:
     """The table, or one side of a row."""
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--torch", metavar="PYTHON", help="interpreter that has PyTorch")
-    arguments.add_argument("--quick", action="store_true", help="few rounds")
-    arguments.add_argument("--serve", metavar="JSON", help=argparse.SUPPRESS)
-    options = arguments.parse_args()
-    if options.serve:
-        serve(json.loads(options.serve))
-        return
-    print(f"{conditions()}\n")
-    os.sched_setaffinity(0, [max(os.sched_getaffinity(0))])
-    python = find_python(("torch",), options.torch)
-    print("CPU us per element, one core; x: part of DataLoader's, its range over the rounds, and of the first passes\n")
-    print("| elements | asyncdata | DataLoader | x | range | first passes |\n|---|---:|---:|---:|---:|---:|")
-    for title, work in WORKS.items():
-        compare(title, {**work, "batch": 64}, python, 2 if options.quick else ROUNDS, "functions", "torch_functions.py")
+    run_rows(
+        __doc__,
+        serve,
+        Peer("DataLoader", "torch", "torch_functions.py", "functions"),
+        {title: {**work, "batch": 64} for title, work in WORKS.items()},
+    )
 
 
 if __name__ == "__main__":

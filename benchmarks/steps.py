@@ -8,9 +8,7 @@ core, measured as by `benchmarks.elements`.
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import sys
 import time
 from typing import Any, Final, NamedTuple
@@ -18,9 +16,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 import asyncdata as ad
-from benchmarks.conditions import conditions
-from benchmarks.elements import compare
-from benchmarks.launch import find_python
+from benchmarks.elements import Peer, run_rows
 from benchmarks.peers.step_data import FLAT, STOPS, TABLE
 
 _ROUNDS: Final = 3
@@ -119,23 +115,12 @@ def serve(work: dict[str, Any]) -> None:
 
 def main() -> None:
     """The table, or one side of a row."""
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--tensorflow", metavar="PYTHON", help="interpreter that has TensorFlow")
-    arguments.add_argument("--quick", action="store_true", help="one round")
-    arguments.add_argument("--only", default="", help="rows with these words in them")
-    arguments.add_argument("--serve", metavar="JSON", help=argparse.SUPPRESS)
-    options = arguments.parse_args()
-    if options.serve:
-        serve(json.loads(options.serve))
-        return
-    print(f"{conditions()}\n")
-    os.sched_setaffinity(0, [max(os.sched_getaffinity(0))])
-    python = find_python(("tensorflow",), options.tensorflow)
-    print("CPU us per element, one core; x: part of tf.data's, its range over the rounds, and of the first passes\n")
-    print("| steps | asyncdata | tf.data | x | range | first passes |\n|---|---:|---:|---:|---:|---:|")
-    for title, step in STEPS.items():
-        if options.only in title:
-            compare(title, step._asdict(), python, 1 if options.quick else _ROUNDS, "steps", "tf_steps.py")
+    run_rows(
+        __doc__,
+        serve,
+        Peer("tf.data", "tensorflow", "tf_steps.py", "steps", _ROUNDS),
+        {title: step._asdict() for title, step in STEPS.items()},
+    )
 
 
 if __name__ == "__main__":

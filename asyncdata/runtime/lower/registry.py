@@ -257,12 +257,12 @@ def resumed(rule: Rule, node: Node, states: Sequence[State | None], make: Callab
 def lower_inner(node: Node, scope: Scope) -> Stage:
     """The stage of an inner dataset, a plan that a function made of an element, from the scope's state on."""
     services = scope.services
-    if not node.inputs and scope.within is None and not scope.behind.shard:
-        return lower(node, scope)  # there may be very many, and there is nothing to rewrite
-    if not node.inputs and hasattr(node, "url") and not node.draws:
-        # One file has an order of its own.
-        if scope.within is None:
-            return lower(node, scope)
+    # A file has an order of its own; `from_manifest`, which has a URL too, draws one.
+    is_file = not node.inputs and hasattr(node, "url") and not node.draws
+    if scope.within is None:
+        if is_file or not (node.inputs or scope.behind.shard):
+            return lower(node, scope)  # there may be very many, and there is nothing to rewrite
+    elif is_file:
         return _tracked(node, scope, services.tracks.begin(scope.within, 0), is_dataset=True)
     services.runtime.idle_options.warn(idle_inside(node, services.settings))
     # Seeds that its steps drew follow from the seed of the pipeline.

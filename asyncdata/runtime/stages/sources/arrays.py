@@ -190,9 +190,9 @@ class ItemsStage(CountedStage):
 
 
 class RepeatedStage(CountedStage):
-    """Repetitions of such a source, of which a block may have many, and in which the elements are counted on.
+    """Repetitions of such a source: one block may have many of them, and elements are counted across all.
 
-    Each is told apart from the others as where a stage of its own gives it.
+    Elements of different repetitions have different sub-indices, the same as if each repetition had its own stage.
 
     Args:
         source: Its elements, of which there are some; this stage takes its place.
